@@ -1,0 +1,1 @@
+"""Chaos: breaking a real cluster on purpose (generator, workload, nemesis, runner)."""

@@ -1,0 +1,1 @@
+"""Pure deciders of replication: membership, election, takeover, sequencing, recovery."""

@@ -1,0 +1,1 @@
+"""Pure: who gets what of the committed messages; sessions, interests, catch-up."""

@@ -1,0 +1,1 @@
+"""The connection plane: accept, handshake, frames and fan-out over one epoll."""

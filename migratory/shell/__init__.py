@@ -1,0 +1,1 @@
+"""Shells: one border per foreign thing (sockets, kazoo, files). They act; deciders decide."""

@@ -1,0 +1,1 @@
+"""Trace checks on Spark: one anomaly per file, from DataFrame to violations."""
