@@ -129,6 +129,11 @@ class Publisher:
         """How many messages have no outcome yet."""
         return len(self._pending)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the present contact owes answers."""
+        return bool(self._frames)
+
     # ---- the user's wishes ---------------------------------------------------------------------
 
     def publish(

@@ -24,6 +24,7 @@ from migratory.wire.codes import Code, Duty
 from migratory.wire.ids import Position
 
 AGENT = "migratory-python/0.1.0"
+PROBE_SHARE = 0.2  # of the answer timeout, after which a silent server is asked for a sign of life
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 1000  # messages published and not yet answered
     publish_deadline: float = 120.0
     keepalive: float = 10.0  # until the server names its own
+    answer_timeout: float = 5.0  # silence of a server that owes an answer; it is probed before
 
 
 class Leave(msgspec.Struct, frozen=True):
@@ -60,6 +62,8 @@ class Session:
         self._open = False
         self._keepalive = config.keepalive
         self._heard = self._said = 0.0
+        self._asked: float | None = None  # when it was first asked something since it was heard
+        self._probed = False  # whether it was asked for a sign of life since it was heard
         self._error: wire.Error | None = None
         self.welcome: wire.Welcome | None = None
         self.leave: Leave | None = None
@@ -111,7 +115,8 @@ class Session:
     def opened(self, now: float) -> None:
         """A connection is there: greet, ask for all topics without waiting (PROTOCOL 3.1)."""
         self._open = True
-        self._heard = self._said = now
+        self._said = now
+        self._hear(now)
         self._keepalive = self._config.keepalive
         config = self._config
         greeting = wire.Connect(wire.PROTOCOL, config.token, config.client, AGENT)
@@ -159,14 +164,39 @@ class Session:
         frames += self._subscriptions.collect(now, limits.topics_per_frame, self._next_id)
         if self.welcome is not None:  # before, the limits of this contact are not known
             frames += self._publisher.collect(now, self._next_id)
-        # PROTOCOL 7.1, 7.2
-        if not frames and now >= self._said + self._keepalive:
+        if not frames and now >= self._said + self._keepalive:  # PROTOCOL 7.1
             frames.append(wire.Ping())
+        if self._asked is None and any(not isinstance(frame, wire.Pong) for frame in frames):
+            self._asked = now
+        if self._owed and not self._probed and now >= self._probe_at:  # PROTOCOL 7.3
+            frames.append(wire.Ping())
+            self._probed = True
         if frames:
             self._said = now
-        if now >= self._heard + 2 * self._keepalive:
+        if now >= self._lost_at:
             self._depart("nothing was heard from the server", now, blame=True)
         return frames
+
+    @property
+    def _owed(self) -> bool:
+        """Whether the server should say something soon."""
+        return self._asked is not None or self._publisher.under_way
+
+    @property
+    def _silent_since(self) -> float:
+        return self._heard if self._asked is None else self._asked
+
+    @property
+    def _probe_at(self) -> float:
+        return self._silent_since + self._config.answer_timeout * PROBE_SHARE
+
+    @property
+    def _lost_at(self) -> float:
+        """When the silence of the server has lasted too long (PROTOCOL 7.2, 7.3)."""
+        lost = self._heard + 2 * self._keepalive
+        if self._owed:
+            lost = min(lost, self._silent_since + self._config.answer_timeout)
+        return lost
 
     def next_wake(self) -> float | None:
         """When `collect` must be called though nothing has happened."""
@@ -175,7 +205,9 @@ class Session:
         if self._open:
             times.append(self._subscriptions.next_wake())
             times.append(self._said + self._keepalive)
-            times.append(self._heard + 2 * self._keepalive)
+            times.append(self._lost_at)
+            if self._owed and not self._probed:
+                times.append(self._probe_at)
         if self.leave is not None:
             times.append(self.leave.at)
         return min((time for time in times if time is not None), default=None)
@@ -184,7 +216,7 @@ class Session:
 
     def received(self, message: wire.ServerMessage, now: float) -> None:
         """Take one message of the server."""
-        self._heard = now
+        self._hear(now)
         match message:
             case wire.Messages():
                 self._subscriptions.messages(message)
@@ -232,6 +264,11 @@ class Session:
         return settled
 
     # ---- parts ---------------------------------------------------------------------------------
+
+    def _hear(self, now: float) -> None:
+        self._heard = now
+        self._asked = None
+        self._probed = False
 
     def _judge(self, now: float) -> None:
         code = self._subscriptions.leave or self._publisher.leave

@@ -34,11 +34,11 @@ class Bench:
         self.session = Session(SessionConfig(**config), pids(), Random(1))
         self.now = 1000.0
 
-    def connect(self, **limits: int) -> list[wire.ClientMessage]:
+    def connect(self, **welcoming: int) -> list[wire.ClientMessage]:
         """Open a connection and be welcomed; everything that the session sent for it."""
         self.session.opened(self.now)
         sent = self.send()
-        self.hear(welcome(**limits))
+        self.hear(welcome(**welcoming))
         return sent + self.send()
 
     def hear(self, *messages: wire.ServerMessage) -> None:

@@ -11,7 +11,7 @@ from client_sdk.errors import ClientClosed, NotPublished, OutcomeUnknown
 from client_sdk.servers import BLACKLIST_BASE, MAX_DELAY, QUICK_DELAY, Servers, url_of
 from migratory.wire import client as wire
 from migratory.wire.codes import Code
-from tests.unit.session_stage import Bench
+from tests.unit.session_stage import Bench, ack
 
 # ---- keepalive -----------------------------------------------------------------------------------
 
@@ -59,6 +59,60 @@ def test_a_server_that_never_welcomes_is_left() -> None:
     bench.session.opened(bench.now)
     bench.send()
     bench.now += 6
+    bench.send()
+    assert bench.session.leave is not None
+
+
+def test_a_server_that_owes_an_answer_is_probed_then_left() -> None:
+    """With a message under way, silence is met with one PING and ends long before the keepalive."""
+    bench = Bench()
+    bench.connect(keepalive_ms=60_000)
+    bench.publish("/a", "1")
+    bench.sent(wire.Publish)
+    bench.now += 0.9
+    bench.publish("/a", "2")  # asking for more does not prolong the patience
+    bench.sent(wire.Publish)
+    assert bench.session.next_wake() == bench.now + 0.1
+    bench.now += 0.1
+    assert bench.send() == [wire.Ping()]
+    assert bench.send() == []
+    bench.now += 3.9
+    assert bench.send() == []
+    assert not bench.session.leave
+    bench.now += 0.1
+    bench.send()
+    leave = bench.session.leave
+    assert leave is not None
+    assert leave.blame
+
+
+def test_a_server_that_answers_the_probe_is_not_left() -> None:
+    """A publication that waits for a takeover costs a PING now and then, not the connection."""
+    bench = Bench()
+    bench.connect(keepalive_ms=60_000)
+    bench.publish("/a", "1")
+    (frame,) = bench.sent(wire.Publish)
+    for _ in range(20):
+        bench.now += 1.0
+        assert bench.send() == [wire.Ping()]
+        bench.hear(wire.Pong())
+    assert not bench.session.leave
+    bench.hear(ack(frame, (0, 1, 1)))
+    bench.now += 30.0  # nothing is owed any more
+    assert bench.send() == []
+    assert not bench.session.leave
+
+
+def test_an_unanswered_ping_is_enough_to_leave() -> None:
+    """An idle subscriber of a frozen server leaves when its own PING gets no answer."""
+    bench = Bench()
+    bench.connect(keepalive_ms=30_000)
+    bench.now += 30.0
+    assert bench.send() == [wire.Ping()]
+    bench.now += 4.9
+    bench.send()
+    assert not bench.session.leave
+    bench.now += 0.1
     bench.send()
     assert bench.session.leave is not None
 
