@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coordinator.cluster import BARRIER_PATIENCE, PUBLISH_PATIENCE
-from coordinator.events import Acked, BarrierDone
+from coordinator.events import BarrierDone
 from migratory.wire.entry import Entry, checksum
 from migratory.wire.ids import Position
 from migratory.wire.peer import (
@@ -24,6 +26,7 @@ from migratory.wire.peer import (
     PubResult,
     Refusal,
 )
+from migratory.wire.shard import PubAck
 
 if TYPE_CHECKING:
     from coordinator.replica import Replica
@@ -31,15 +34,12 @@ if TYPE_CHECKING:
 Identity = tuple[str, str, int]
 
 
-class Waiting:
+class Waiting(msgspec.Struct, gc=False):
     """One publication and everybody here who waits for its answer."""
 
-    __slots__ = ("item", "refs", "since")
-
-    def __init__(self, item: Publication, since: float) -> None:
-        self.item = item
-        self.refs = [(item.ref, item.rewind)]
-        self.since = since
+    item: Publication
+    since: float
+    refs: list[tuple[int, int]]  # (ref, rewind) of each copy
 
 
 class Contact:
@@ -64,11 +64,11 @@ class Contact:
             key = (item.topic, item.pid, item.pseq)
             known = waiting.get(key)
             if known is None:
-                waiting[key] = Waiting(item, ctx.now)
+                waiting[key] = Waiting(item, ctx.now, [(item.ref, item.rewind)])
             elif known.item.payload == item.payload:
                 del waiting[key]  # it goes to the end: what waits is in the order of arrival
-                waiting[key] = wait = Waiting(item, ctx.now)
-                wait.refs = known.refs + wait.refs
+                refs = [*known.refs, (item.ref, item.rewind)]
+                waiting[key] = Waiting(item, ctx.now, refs)
             else:
                 # Answers name a publication by its identity, so only one message may wait under it.
                 ctx.ready.answers.append(Refusal(item.ref, "PSEQ_REUSED", item.rewind))
@@ -161,7 +161,7 @@ class Contact:
             if wait is not None and any(ref == item.ref for ref, _ in wait.refs):
                 del self.waiting[key]
                 for ref, _ in wait.refs:
-                    ctx.ready.answers.append(Acked(ref, settled.position, duplicate=True))
+                    ctx.ready.answers.append(PubAck(ref, settled.position, duplicate=True))
 
     def _refuse(self, item: Publication, code: str, expected: int) -> None:
         """Answer exactly the copy that was refused: a later copy of it may still be under way."""
@@ -193,7 +193,7 @@ class Contact:
                 continue
             if wait.item.payload == entry.payload:
                 position = Position(entry.epoch, entry.seq)
-                answers.extend([Acked(ref, position) for ref, _ in wait.refs])
+                answers.extend([PubAck(ref, position) for ref, _ in wait.refs])
             else:
                 for ref, rewind in wait.refs:
                     answers.append(Refusal(ref, "PSEQ_REUSED", rewind))
@@ -212,7 +212,7 @@ class Contact:
             if position is not None and checksum(wait.item.payload) != known.crc:
                 answers.extend([Refusal(ref, "PSEQ_REUSED", rewind) for ref, rewind in wait.refs])
             else:
-                answers.extend([Acked(ref, position, duplicate=True) for ref, _ in wait.refs])
+                answers.extend([PubAck(ref, position, duplicate=True) for ref, _ in wait.refs])
         self._pass_barriers()
 
     def expire(self) -> None:

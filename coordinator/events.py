@@ -14,8 +14,9 @@ import msgspec
 
 from coordinator.keeper import KeeperOp
 from migratory.wire.entry import Entry
-from migratory.wire.ids import Boot, Position
+from migratory.wire.ids import Boot
 from migratory.wire.peer import PeerMessage, Publication, Refusal
+from migratory.wire.shard import PubAck
 
 # ---- events ------------------------------------------------------------------------------------
 
@@ -97,14 +98,6 @@ Event = (
 Procedure = Generator[KeeperOp, Any, Any]
 
 
-class Acked(msgspec.Struct, frozen=True):
-    """The publication is committed, at this position unless only a later one is remembered."""
-
-    ref: int
-    position: Position | None
-    duplicate: bool = False
-
-
 class Delivered(msgspec.Struct, frozen=True):
     """Entries committed in a group, in order, the first one at `idx`."""
 
@@ -142,7 +135,7 @@ class Ready(msgspec.Struct):
     procedures: list[tuple[int, Procedure]]
     delivered: list[Delivered]
     installed: list[int]  # groups whose whole state was replaced: subscribers must be re-attached
-    answers: list[Acked | Refusal]
+    answers: list[PubAck | Refusal]
     barriers: list[BarrierDone]
     notes: list[Note]
     close_clients: str = ""  # a close code's name: clients must go elsewhere now

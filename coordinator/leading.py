@@ -92,8 +92,10 @@ class Leading:
         self.held: list[tuple[str, str, list[Publication]]] = []
         self.transfers = 0
         self.with_quorum = ctx.now  # last moment with Q members in contact
-        for idx in range(replica.commit + 1, replica.log.last + 1):
-            self._overlay(idx, replica.log.entry(idx))
+        log = replica.log
+        for idx in range(replica.commit + 1, log.last + 1):
+            self._overlay(idx, log.entry(idx))
+        self._weigh(log.size_between(replica.commit, log.last))
 
     # ---- appending -----------------------------------------------------------------------------
 
@@ -103,16 +105,21 @@ class Leading:
             self.heads[entry.topic] = (entry.seq, idx)
             if entry.pid:
                 self.pubs[entry.topic, entry.pid] = (idx, entry)
-        size = entry.size
+
+    def _weigh(self, size: int) -> None:
+        """Count bytes of the tail in (or, below zero, out)."""
         self.tail += size
         self.replica.ctx.tail_bytes += size
 
     def _append(self, entry: Entry) -> None:
         replica = self.replica
+        log = replica.log
+        before = log.bytes
         replica.log.append(entry)
         replica.gt = entry.gt
         replica.stored_at = replica.ctx.now
-        self._overlay(replica.log.last, entry)
+        self._overlay(log.last, entry)
+        self._weigh(log.bytes - before)
 
     def append_control(self, kind: int) -> int:
         """Append a NOOP or a TICK; its index."""
@@ -284,17 +291,15 @@ class Leading:
 
     def applied(self, first: int, entries: list[Entry]) -> None:
         """Entries went from the tail into the applied state."""
-        heads, pubs, size = self.heads, self.pubs, 0
+        heads, pubs = self.heads, self.pubs
+        self._weigh(-self.replica.log.size_between(first - 1, first - 1 + len(entries)))
         for idx, entry in enumerate(entries, first):
-            size += entry.size
             if entry.kind != MSG:
                 continue
             if heads[entry.topic][1] == idx:
                 del heads[entry.topic]
             if entry.pid and pubs[entry.topic, entry.pid][0] == idx:
                 del pubs[entry.topic, entry.pid]
-        self.tail -= size
-        self.replica.ctx.tail_bytes -= size
 
     # ---- streaming -----------------------------------------------------------------------------
 

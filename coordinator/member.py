@@ -106,14 +106,16 @@ class Member:
         messages: list[PeerMessage] = []
         while waiting and room > 0:
             g = next(iter(waiting))
-            leading = self.replicas[g].leading
+            replica = self.replicas[g]
+            leading = replica.leading
             message = leading.next_message(peer, room) if leading is not None else None
             if message is None:
                 del waiting[g]
                 continue
             messages.append(message)
             if isinstance(message, App):
-                room -= sum(entry.size for entry in message.entries) + 64
+                upto = message.prev + len(message.entries)
+                room -= replica.log.size_between(message.prev, upto) + 64
         return messages
 
     def next_wake(self) -> float:

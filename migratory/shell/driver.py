@@ -25,7 +25,6 @@ import trio
 
 from coordinator.boot import register
 from coordinator.events import (
-    Acked,
     BarrierWanted,
     DrainWanted,
     Event,
@@ -266,16 +265,10 @@ class Driver:
         self._close_or_end(ready)
 
     def _answers(self, ready: Ready) -> Answers:
-        items = [
-            PubAck(answer.ref, answer.position, answer.duplicate)
-            if isinstance(answer, Acked)
-            else answer
-            for answer in ready.answers
-        ]
-        acknowledged = sum(isinstance(item, PubAck) for item in items)
+        acknowledged = sum(type(answer) is PubAck for answer in ready.answers)
         self.counts.acknowledged += acknowledged
-        self.counts.refused += len(items) - acknowledged
-        return Answers(items)
+        self.counts.refused += len(ready.answers) - acknowledged
+        return Answers(ready.answers)
 
     def _close_or_end(self, ready: Ready) -> None:
         if ready.close_clients:

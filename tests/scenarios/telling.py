@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cache.topic import TopicRecord
-from coordinator.events import Acked, Note, Ready
+from coordinator.events import Note, Ready
 from coordinator.keeper import Elected, GroupNode, NotElected
 from migratory.wire.entry import MSG, NOOP, Entry
 from migratory.wire.peer import (
@@ -30,6 +30,7 @@ from migratory.wire.peer import (
     SyncChunk,
     TopicState,
 )
+from migratory.wire.shard import PubAck
 
 LONGEST = 24  # bytes of a payload that are shown
 
@@ -169,8 +170,8 @@ def _tell_note(note: Note) -> str:
     return f"{note.kind}{group}{f' ({note.detail})' if note.detail else ''}"
 
 
-def _tell_answer(answer: Acked | Refusal) -> str:
-    if isinstance(answer, Acked):
+def _tell_answer(answer: PubAck | Refusal) -> str:
+    if isinstance(answer, PubAck):
         return f"acks #{answer.ref} at {answer.position}{' duplicate' if answer.duplicate else ''}"
     told = f"refuses #{answer.ref} {answer.code}"
     if answer.expected:

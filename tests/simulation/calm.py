@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.events import Acked, BarrierDone, BarrierWanted, Note, Publish
+from coordinator.events import BarrierDone, BarrierWanted, Note, Publish
 from coordinator.member import Member
 from coordinator.replica import Replica
 from migratory.delivery.views import GroupView
 from migratory.wire.entry import MSG, Entry
 from migratory.wire.peer import PeerMessage, Publication, Refusal
+from migratory.wire.shard import PubAck
 from tests.simulation.weather import NEVER, Weather
 from tests.simulation.world import Process, World
 
@@ -31,7 +32,7 @@ class CalmWorld(World):
 
     def __init__(self, members: int = 3, faults: int = 1, seed: int = 1) -> None:
         self.lost: Judge = lambda _from, _to, _message: False
-        self.answers: dict[int, Acked | Refusal] = {}
+        self.answers: dict[int, PubAck | Refusal] = {}
         self.asked: set[int] = set()  # barriers of the story, not of a front
         self.barriers: list[BarrierDone] = []
         self.notes: list[tuple[str, Note]] = []
@@ -71,12 +72,14 @@ class CalmWorld(World):
         self.give(self.processes[contact], Publish([item]))
         return self.last_ref
 
-    def published(self, contact: str, pseq: int, payload: bytes = b"", topic: str = TOPIC) -> Acked:
+    def published(
+        self, contact: str, pseq: int, payload: bytes = b"", topic: str = TOPIC
+    ) -> PubAck:
         """The same, and the acknowledgement that must come."""
         ref = self.publish(contact, pseq, payload, topic=topic)
         self.go(0.1)
         answer = self.answers[ref]
-        assert isinstance(answer, Acked), answer
+        assert isinstance(answer, PubAck), answer
         return answer
 
     def act(self, name: str, deed: Callable[[Member], None]) -> None:

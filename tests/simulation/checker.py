@@ -11,12 +11,13 @@ from typing import Any
 
 from cache.retention import Retention
 from coordinator.cluster import Cluster
-from coordinator.events import Acked, Delivered, Note, Ready
+from coordinator.events import Delivered, Note, Ready
 from coordinator.member import Member
 from coordinator.replica import Replica
 from migratory.wire.entry import MSG, Entry
 from migratory.wire.ids import Boot
 from migratory.wire.peer import Ack, Prom, Publication
+from migratory.wire.shard import PubAck
 
 Place = tuple[int, int]  # (group, floor): one history
 
@@ -237,7 +238,7 @@ class Checker:
         if entry.pseq != before + 1:
             raise Violation(f"PUBLISHER-ORDER {identity}: after {before}")
 
-    def acked(self, g: int, ack: Acked, item: Publication) -> None:
+    def acked(self, g: int, ack: PubAck, item: Publication) -> None:
         """I5, I9: an acknowledgement names a committed entry that is this very publication."""
         identity = (item.topic, item.pid, item.pseq)
         for (group, _), history in self.histories.items():

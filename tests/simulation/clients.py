@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.events import Acked, Publish
+from coordinator.events import Publish
 from migratory.wire.ids import group_of
 from migratory.wire.peer import Publication, Refusal
+from migratory.wire.shard import PubAck
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -115,11 +116,11 @@ class Publisher:
         target = w.processes[contact]
         w.later(w.random.uniform(0.0005, 0.005), lambda: w.give(target, Publish(items)))
 
-    def answer(self, item: Publication, answer: Acked | Refusal) -> None:
+    def answer(self, item: Publication, answer: PubAck | Refusal) -> None:
         """The contact answered."""
         if item.pid != self.pid or item.pseq not in self.window:
             return
-        if isinstance(answer, Acked):
+        if isinstance(answer, PubAck):
             del self.window[item.pseq]
             self.acked += 1
             self.progress = self.world.now

@@ -18,7 +18,6 @@ from cache.retention import Retention
 from coordinator.boot import boot
 from coordinator.cluster import Cluster
 from coordinator.events import (
-    Acked,
     Event,
     KeeperAnswer,
     LinkDown,
@@ -33,6 +32,7 @@ from coordinator.member import Member
 from coordinator.replica import Replica
 from migratory.wire.ids import Boot, group_of
 from migratory.wire.peer import Heartbeat, PeerMessage, Publication, Refusal
+from migratory.wire.shard import PubAck
 from tests.simulation.checker import Checker
 from tests.simulation.keeper import SimKeeper
 from tests.simulation.rest import compare
@@ -119,7 +119,7 @@ class Stage:
         self.net: list[Flight] = []
         self.held: dict[str, list[Callable[[], None]]] = {}  # procedures of these members wait
         self.outcomes: list[Any] = []  # faults for the next transactions: before or after
-        self.answers: list[tuple[Publication, Acked | Refusal]] = []
+        self.answers: list[tuple[Publication, PubAck | Refusal]] = []
         self.notes: list[tuple[str, Note]] = []
         self.items: dict[int, Publication] = {}
 
@@ -141,7 +141,7 @@ class Stage:
 
     def acked(self) -> list[int]:
         """The publisher sequences acknowledged so far, in order."""
-        return [item.pseq for item, answer in self.answers if isinstance(answer, Acked)]
+        return [item.pseq for item, answer in self.answers if isinstance(answer, PubAck)]
 
     def noted(self, kind: str) -> list[str]:
         """The details of all notes of a kind."""
@@ -228,7 +228,7 @@ class Stage:
         for answer in ready.answers:
             item = self.items[answer.ref]
             self.answers.append((item, answer))
-            if isinstance(answer, Acked):
+            if isinstance(answer, PubAck):
                 self.checker.acked(group_of(item.topic, self.cluster.groups), answer, item)
         for peer, message in ready.sends:
             self.send(life, peer, message)

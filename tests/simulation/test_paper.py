@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.events import Acked
 from migratory.delivery.resume import resume
 from migratory.wire.ids import Position
 from migratory.wire.peer import Ack, App, Heartbeat, Pub, Refusal
-from migratory.wire.shard import Gap, Resumed
+from migratory.wire.shard import Gap, PubAck, Resumed
 from tests.simulation.calm import TOPIC, CalmWorld
 
 
@@ -61,7 +60,7 @@ def test_p3_a_paused_coordinator_that_wakes_is_fenced(world: CalmWorld) -> None:
     world.resume(world.processes[leader])
     world.go(3.0)
     assert world.coordinators() == [winner]
-    assert isinstance(world.answers[ref], Acked | Refusal)
+    assert isinstance(world.answers[ref], PubAck | Refusal)
     assert [e.payload for e in world.messages(winner)][:2] == [b"1", b"2"]
     assert world.messages(leader) == world.messages(winner)
 
@@ -193,7 +192,7 @@ def test_p11_a_wrong_guess_costs_a_hop(world: CalmWorld) -> None:
     world.go(0.1)
     world.lost = lambda _from, _to, _message: False
     world.go(1.0)
-    assert isinstance(world.answers[ref], Acked)
+    assert isinstance(world.answers[ref], PubAck)
     assert len(world.messages(contact)) == 1
 
 

@@ -21,7 +21,6 @@ from coordinator import leading, replica, takeover, transfer
 from coordinator.boot import boot, register
 from coordinator.cluster import CHUNK_BYTES, Cluster
 from coordinator.events import (
-    Acked,
     BarrierWanted,
     Event,
     KeeperAnswer,
@@ -35,6 +34,7 @@ from coordinator.keeper import Booted, MemberNode, Paths
 from coordinator.member import Member
 from migratory.wire.ids import NO_BOOT, Boot
 from migratory.wire.peer import Publication
+from migratory.wire.shard import PubAck
 from tests.simulation.audience import Front, Subscriber
 from tests.simulation.checker import Checker, Violation
 from tests.simulation.clients import Publisher
@@ -249,7 +249,7 @@ class World:
             publisher, item = self.refs.pop(answer.ref, (None, None))
             if publisher is None or item is None:
                 continue  # without publisher id
-            if isinstance(answer, Acked):
+            if isinstance(answer, PubAck):
                 self.checker.acked(publisher.group_of(item), answer, item)
             publisher.answer(item, answer)
         for token, procedure in ready.procedures:

@@ -14,7 +14,6 @@ import trio
 
 from coordinator.boot import boot
 from coordinator.events import (
-    Acked,
     DrainWanted,
     Event,
     KeeperAnswer,
@@ -164,7 +163,7 @@ class WatchedFront:
                 raise Violation(f"ACK of {ack}, which nobody waits for")
             world = self._process.world
             g = group_of(item.topic, world.cluster.groups)
-            world.checker.acked(g, Acked(ref, ack.position, ack.duplicate), item)
+            world.checker.acked(g, PubAck(ref, ack.position, ack.duplicate), item)
 
     def clients(self) -> int:
         """How many clients are connected."""
