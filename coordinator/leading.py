@@ -109,6 +109,9 @@ class Leading:
 
     def _append(self, entry: Entry) -> None:
         replica = self.replica
+        watch = replica.ctx.watch
+        if watch is not None:
+            watch.stored(replica.g, replica.log.last + 1, (entry,), own=True)
         replica.log.append(entry)
         replica.gt = entry.gt
         replica.stored_at = replica.ctx.now
