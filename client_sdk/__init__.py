@@ -17,6 +17,7 @@ from client_sdk.errors import (
     SubscriptionDenied,
 )
 from client_sdk.items import Gap, Item, Message, Reset, Resumed, Subscribed
+from client_sdk.trace import open_trace
 from migratory.wire.ids import Position
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "Subscription",
     "SubscriptionDenied",
     "open_client",
+    "open_trace",
 ]

@@ -31,6 +31,8 @@ from client_sdk.link import Link, LinkLost, open_link
 from client_sdk.publishing import Publishing
 from client_sdk.servers import Servers, url_of
 from client_sdk.session import Session, SessionConfig
+from client_sdk.trace import ClientTrace
+from migratory.trace_files import TraceWriter
 from migratory.wire import client as wire
 from migratory.wire.codec import JSON, MSGPACK
 from migratory.wire.codes import Code, Duty
@@ -141,10 +143,13 @@ class Client:
 
     def __init__(
         self, servers: Servers, config: SessionConfig, random: Random, *, binary: bool,
-        ssl_context: ssl.SSLContext | None,
+        ssl_context: ssl.SSLContext | None, trace: ClientTrace | None,
     ) -> None:  # fmt: skip
         self._servers = servers
         self._session = Session(config, lambda: secrets.token_urlsafe(16), random)
+        self._trace = trace
+        if trace is not None:
+            self._session.trace_to(trace)
         self._codec = MSGPACK if binary else JSON
         self._ssl_context = ssl_context
         self._deadline = config.publish_deadline
@@ -381,13 +386,15 @@ class Client:
             self._ended = error
         self._session.fail_pending(error.code, error.message)
         self._dispatch()
+        if self._trace is not None:
+            self._trace.closed(error.code)
         for reader in self._readers.values():
             reader._fail(error)  # noqa: SLF001 (the two are one thing)
         self._welcomed.set()
 
 
 @asynccontextmanager
-async def open_client(
+async def open_client(  # noqa: PLR0913 (all but the first have defaults that suit most)
     servers: Sequence[str],
     *,
     token: str = "",
@@ -397,19 +404,27 @@ async def open_client(
     publish_deadline: float = 120.0,
     ssl_context: ssl.SSLContext | None = None,
     random: Random | None = None,
+    trace: TraceWriter | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client of these servers: `host:port`, or whole ws:// or wss:// addresses.
 
     Returns at once and connects in the background; `wait_connected` waits. `window` bounds the
     messages without an outcome. Leaving the block closes the client: what is still pending then
-    fails, so `flush` first what must not.
+    fails, so `flush` first what must not. What the client does is written to `trace`.
     """
     chance = random or Random(secrets.randbits(64))
     config = SessionConfig(
         token=token, client=client, window=window, publish_deadline=publish_deadline
     )
     known = Servers(servers, chance)
-    opened = Client(known, config, chance, binary=encoding == "msgpack", ssl_context=ssl_context)
+    opened = Client(
+        known,
+        config,
+        chance,
+        binary=encoding == "msgpack",
+        ssl_context=ssl_context,
+        trace=ClientTrace(trace) if trace else None,
+    )
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(opened._run)  # noqa: SLF001 (they are one module)

@@ -15,12 +15,15 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from client_sdk.errors import ClientError, NotPublished, OutcomeUnknown
 from migratory.wire.client import Acked, Limits, Nacked, Payload, Publish, Sent, known_topic_fault
 from migratory.wire.codes import Code, Duty
 from migratory.wire.ids import Position
+
+if TYPE_CHECKING:
+    from client_sdk.trace import ClientTrace
 
 RETRY_BASE: Final = 0.05
 RETRY_MAX: Final = 2.0
@@ -120,6 +123,7 @@ class Publisher:
         self._dedup_ttl = 900.0
         self.settled: list[Publishing] = []
         self.leave: Code | None = None
+        self.trace: ClientTrace | None = None
 
     def __repr__(self) -> str:
         return f"<Publisher {len(self._pending)} pending, {self._flying} under way>"
@@ -202,6 +206,8 @@ class Publisher:
             if record.hold or not self._fill(record, frames, now):
                 self._schedule(record)
         for frame in frames.built:
+            if self.trace is not None:
+                self.trace.sent(frame.pid, frames.sent[frame.id])
             if frame.pid:
                 self._frames[frame.id] = _Frame(frames.sent[frame.id])
             else:
@@ -261,7 +267,10 @@ class Publisher:
             message = self._answered(result.id, result.index)
             # PROTOCOL 6.7: one gap is one rewind.
             if message is not None and not message.done and message.rewind == result.rewind:
-                self._refused(self._topics[message.topic], message, result, now)
+                record = self._topics[message.topic]
+                self._refused(record, message, result, now)
+                if self.trace is not None and not message.done:
+                    self.trace.refused(record.pid, message, result.code)
 
     def _refused(self, record: _Topic, message: Publishing, result: Nacked, now: float) -> None:
         code = Code.named(result.code)
@@ -423,6 +432,8 @@ class Publisher:
     def _settle(self, message: Publishing, error: ClientError | None) -> None:
         message.done = True
         message.error = error
+        if self.trace is not None:
+            self.trace.settled(self._topics[message.topic].pid, message)
         message.data = b""
         del self._pending[message.number]
         self.settled.append(message)

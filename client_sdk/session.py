@@ -19,6 +19,7 @@ from client_sdk.errors import ClientStopped, SubscribeError
 from client_sdk.items import Item
 from client_sdk.publishing import Publisher, Publishing
 from client_sdk.subscriptions import Subscriptions
+from client_sdk.trace import ClientTrace
 from migratory.wire import client as wire
 from migratory.wire.codes import Code, Duty
 from migratory.wire.ids import Position
@@ -68,6 +69,11 @@ class Session:
         self.welcome: wire.Welcome | None = None
         self.leave: Leave | None = None
         self.stopped: ClientStopped | None = None
+        self._trace: ClientTrace | None = None
+
+    def trace_to(self, trace: ClientTrace) -> None:
+        """Tell a trace of everything from now on."""
+        self._trace = self._subscriptions.trace = self._publisher.trace = trace
 
     def __repr__(self) -> str:
         contact = self.welcome.member if self.welcome else "nobody"
@@ -129,6 +135,8 @@ class Session:
         self._open = False
         self.welcome = None
         self._control = []
+        if self._trace is not None:
+            self._trace.closed((leave.reason if leave else reason) or str(code))
         self._subscriptions.closed()
         self._publisher.closed()
         duty = Duty.of(code)
@@ -236,6 +244,8 @@ class Session:
                 self._control.append(wire.Pong(n))
             case wire.Welcome():
                 self.welcome = message
+                if self._trace is not None:
+                    self._trace.welcomed(message.member)
                 self._keepalive = max(message.keepalive_ms, 50) / 1000
                 self._publisher.welcomed(message.limits, message.dedup_ttl_ms / 1000)
             case wire.Goaway():

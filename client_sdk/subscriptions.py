@@ -18,13 +18,16 @@ import heapq
 from collections.abc import Callable, Iterable
 from enum import Enum
 from random import Random
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from client_sdk.errors import AlreadySubscribed, SubscribeError, SubscriptionDenied
 from client_sdk.items import Gap, Item, Message, Reset, Resumed, Subscribed
 from migratory.wire import client as wire
 from migratory.wire.codes import Code, Duty
 from migratory.wire.ids import Position
+
+if TYPE_CHECKING:
+    from client_sdk.trace import ClientTrace
 
 T = TypeVar("T")
 
@@ -68,6 +71,7 @@ class Subscriptions:
         self.failures: list[tuple[str, SubscribeError]] = []
         self.fault = ""  # why the connection cannot be trusted any more
         self.leave: Code | None = None  # another server must be found
+        self.trace: ClientTrace | None = None
 
     def __repr__(self) -> str:
         live = sum(topic.state is State.LIVE for topic in self._topics.values())
@@ -83,11 +87,15 @@ class Subscriptions:
                 raise AlreadySubscribed(topic.name)
         for topic in added:
             self._topics[topic.name] = self._wanted[topic.name] = topic
+            if self.trace is not None:
+                self.trace.subscribed(topic.name, topic.position)
 
     def remove(self, names: Iterable[str]) -> None:
         """Give topics up."""
         for name in names:
             topic = self._topics.pop(name, None)
+            if self.trace is not None:
+                self.trace.unsubscribed(name, topic.position if topic else None)
             if topic is not None:
                 self._silence(topic)
 
@@ -185,6 +193,8 @@ class Subscriptions:
         if items:
             topic.position = position
             self.items.append((name, items))
+            if self.trace is not None:
+                self.trace.delivered(name, items)
 
     def gap(self, frame: wire.Gap) -> None:
         """Messages of a live topic are lost for this client."""
@@ -220,8 +230,11 @@ class Subscriptions:
         if topic.state in (State.ASKED, State.LIVE):
             self._dropped[topic.name] = None
 
-    def _emit(self, topic: _Topic, item: Item) -> None:
-        self.items.append((topic.name, [item]))
+    def _emit(self, topic: _Topic, item: Item, *, quiet: bool = False) -> None:
+        if self.trace is not None:
+            self.trace.told(item)
+        if not quiet:
+            self.items.append((topic.name, [item]))
 
     def _start(self, topic: _Topic, outcome: wire.Outcome) -> None:
         position, kind = outcome.position, outcome.outcome
@@ -236,8 +249,8 @@ class Subscriptions:
             self._emit(topic, Subscribed(topic.name, position))
         elif kind == "resumed":
             assert topic.position is not None
-            if not quiet:
-                self._emit(topic, Resumed(topic.name, topic.position, outcome.missed))
+            resumed = Resumed(topic.name, topic.position, outcome.missed)
+            self._emit(topic, resumed, quiet=quiet)
         elif kind == "gap":
             self._gap(topic, position, outcome.asked, outcome.first, outcome.last)
         else:
@@ -254,6 +267,8 @@ class Subscriptions:
     def _deny(self, topic: _Topic, name: str, message: str, retry_after: int, now: float) -> None:
         code = Code.named(name)
         duty = Duty.STOP if code is None else code.duty
+        if self.trace is not None:
+            self.trace.denied(topic.name, topic.position, name)
         if duty is Duty.STOP:
             del self._topics[topic.name]
             told = message or (code.sentence if code else "the server refuses the topic")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from cache.retention import Retention
 from coordinator.cluster import Cluster
-from coordinator.events import Note, Procedure, Ready
+from coordinator.events import Note, Procedure, Ready, Watch
 from coordinator.keeper import Paths
 from migratory.wire.ids import NO_BOOT, Boot
 from migratory.wire.peer import PeerMessage
@@ -84,6 +84,7 @@ class Context:
         self.leaving = False  # it is our turn to drain
         self.last_takeover = now
         self.sessions = 1  # how many ZooKeeper has given to this process
+        self.watch: Watch | None = None  # the driver's, when it writes a trace
         self._token = 0
 
     def send(self, peer: str, message: PeerMessage) -> None:
@@ -102,7 +103,15 @@ class Context:
 
     def note(self, kind: str, g: int = -1, epoch: int = 0, idx: int = 0, detail: str = "") -> None:
         """Leave a note for logs, metrics and traces."""
-        self.ready.notes.append(Note(kind, g, epoch, idx, detail))
+        note = Note(kind, g, epoch, idx, detail)
+        self.ready.notes.append(note)
+        if self.watch is not None:
+            self.watch.noted(note)
+
+    def tell_watch(self, kind: str, g: int, epoch: int, idx: int, detail: str = "") -> None:
+        """Leave a note for traces only: logs have it from elsewhere, or too often."""
+        if self.watch is not None:
+            self.watch.noted(Note(kind, g, epoch, idx, detail))
 
     def hears_quorum(self) -> bool:
         """Whether Q members, this one included, were heard just now (also after a pause)."""

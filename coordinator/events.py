@@ -7,8 +7,8 @@ that wait for a peer whenever its link has room. Nothing in here performs I/O.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -121,6 +121,23 @@ class Note(msgspec.Struct, frozen=True):
     epoch: int = 0
     idx: int = 0
     detail: str = ""
+
+
+class Watch(Protocol):
+    """Is told of what happens in the moment when it happens, for traces; it changes nothing.
+
+    Effects lose the order between their lists, and not everything that must be checked later is
+    an effect. Without a watch nothing is told and nothing is spent.
+    """
+
+    def noted(self, note: Note) -> None:
+        """A note for logs too, or one for traces only: promised, ack, install, floor."""
+
+    def stored(self, g: int, first: int, entries: Sequence[Entry], *, own: bool) -> None:
+        """Entries are put into a log from an index on; `own`: this member stamped them."""
+
+    def applied(self, g: int, first: int, entries: Sequence[Entry]) -> None:
+        """Entries from an index on are applied."""
 
 
 class Ready(msgspec.Struct):

@@ -113,7 +113,9 @@ class Leading:
 
     def _append(self, entry: Entry) -> None:
         replica = self.replica
-        log = replica.log
+        log, watch = replica.log, replica.ctx.watch
+        if watch is not None:
+            watch.stored(replica.g, log.last + 1, (entry,), own=True)
         before = log.bytes
         replica.log.append(entry)
         replica.gt = entry.gt

@@ -97,6 +97,7 @@ class Replica:
             self.verified = 0
             self.incoming = None  # a transfer of a lower epoch is void
         self.promised_to = to
+        self.ctx.tell_watch("promised", self.g, epoch, self.log.last, to)
         if self.role is not Role.FOLLOWER and self.epoch < epoch:
             self.step_down("a higher epoch was promised")
 
@@ -163,6 +164,7 @@ class Replica:
             ctx.send(peer, Hint(self.g, self.floor, epoch, self.commit))
             return
         self.verified = max(self.verified, proved)
+        ctx.tell_watch("ack", self.g, epoch, proved)
         ctx.send(peer, Ack(self.g, self.floor, epoch, proved))
         committed = min(message.commit, proved)
         # The coordinator and this member are two: with Q = 2 that is a commit.
@@ -189,7 +191,7 @@ class Replica:
         proved = prev + len(entries)
         if prev == log.last and message.prev_epoch == log.last_epoch:
             if entries:
-                log.extend(entries)
+                self.extend(entries)
                 self.mark_time()
             return proved
         if prev < self.commit:
@@ -203,10 +205,16 @@ class Replica:
             if idx > log.last or log.epoch_at(idx) != entry.epoch:
                 if idx <= log.last:
                     self.truncate(idx - 1)
-                log.extend(entries[offset:])
+                self.extend(entries[offset:])
                 self.mark_time()
                 break
         return proved
+
+    def extend(self, entries: list[Entry], *, own: bool = False) -> None:
+        """Put entries at the end of the log."""
+        if self.ctx.watch is not None:
+            self.ctx.watch.stored(self.g, self.log.last + 1, entries, own=own)
+        self.log.extend(entries)
 
     def proved(self, epoch: int) -> int:
         """How far this member is known to hold what the coordinator of an epoch holds."""
@@ -251,7 +259,7 @@ class Replica:
             if idx > self.log.last or self.log.epoch_at(idx) != entry.epoch:
                 if idx <= self.log.last:
                     self.truncate(idx - 1)
-                self.log.extend(fresh[offset:])
+                self.extend(fresh[offset:])
                 self.mark_time()
                 break
         # Without this an App of an older epoch could still be stored behind these entries.
@@ -274,6 +282,8 @@ class Replica:
         """Apply the entries after the commit index, and move it."""
         first = self.commit + 1
         entries = self.log.between(self.commit, upto)
+        if self.ctx.watch is not None:
+            self.ctx.watch.applied(self.g, first, entries)
         apply = self.state.apply
         for idx, entry in enumerate(entries, first):
             apply(idx, entry)

@@ -147,7 +147,7 @@ class Bid:
             self._fetch()
         elif last == prom.last and self.staged[-1].epoch == prom.last_epoch:
             r.truncate(r.commit)
-            r.log.extend(self.staged)
+            r.extend(self.staged)
             r.mark_time()
             self._open()
         else:
@@ -209,6 +209,7 @@ class Bid:
             self.give_up("another epoch was given out before the floor rose")
             return
         r.floor = self.epoch
+        r.ctx.tell_watch("floor", r.g, self.epoch, r.log.last)
         if self.cold:
             r.clear()
             r.become_normal()
@@ -227,7 +228,8 @@ class Bid:
         r = self.replica
         tail = r.log.between(r.commit, r.log.last)
         r.truncate(r.commit)
-        r.log.extend([msgspec.structs.replace(entry, epoch=self.epoch) for entry in tail])
+        anew = [msgspec.structs.replace(entry, epoch=self.epoch) for entry in tail]
+        r.extend(anew, own=True)
 
 
 def begin(replica: Replica, elected: Elected, accept_loss: RecoverWanted | None) -> None:

@@ -166,8 +166,9 @@ class Incoming:
             return
         self.state.vacant = max(self.state.vacant, final.vacant)
         r.incoming = None
+        r.ctx.tell_watch("install", r.g, self.epoch, self.base)
         r.log.reset(self.base, self.head.base_epoch)
-        r.log.extend(self.staged)
+        r.extend(self.staged)
         r.state = self.state
         r.commit = self.base
         r.verified = last
@@ -180,4 +181,5 @@ class Incoming:
         r.contact.settle_installed()
         if not r.normal:
             r.become_normal()
+        r.ctx.tell_watch("ack", r.g, self.epoch, last)
         r.ctx.send(self.leader, Ack(r.g, r.floor, self.epoch, last))

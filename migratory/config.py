@@ -23,6 +23,7 @@ from msgspec import Meta
 from cache.retention import Retention
 from coordinator.cluster import Cluster
 from migratory.errors import ConfigError, ConfigFault
+from migratory.trace_files import FILE_BYTES, FILES
 from migratory.wire.ids import MEMBER_ID
 
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
@@ -67,7 +68,14 @@ Seconds = Annotated[
 ]
 Flag = Annotated[bool, Meta(description="write true or false")]
 TraceMode = Annotated[
-    Literal["off"], Meta(description='write "off": this version writes no traces')
+    Literal["off", "sampled", "full"], Meta(description='write "off", "sampled" or "full"')
+]
+TraceDirectory = Annotated[str, Meta(description="write the path of a directory on a local disk")]
+TraceRun = Annotated[
+    str, Meta(min_length=1, max_length=64, description="use 1 to 64 characters for the run's name")
+]
+TraceSample = Annotated[
+    int, Meta(ge=1, le=10_000, description="keep one topic in so many, 1 to 10000")
 ]
 # One message and one topic of a transfer must each fit into a frame between members (16 MiB).
 PayloadBytes = Annotated[
@@ -168,9 +176,14 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
 
 
 class TraceConfig(Section, frozen=True, kw_only=True):
-    """`[trace]`: reserved for the rows from which a run can be checked."""
+    """`[trace]`: the rows from which a run can be checked (docs/traces.md)."""
 
     mode: TraceMode = "off"
+    directory: TraceDirectory = ""
+    run: TraceRun = "run"
+    sample: TraceSample = 100  # of mode "sampled"
+    file_bytes: Bytes = FILE_BYTES
+    files: Count = FILES
 
 
 class AdminConfig(Section, frozen=True, kw_only=True):
@@ -220,6 +233,7 @@ def parse(text: str, source: str = "configuration", member: str | None = None) -
     _check_members(reader, draft)
     _check_own(reader, draft)
     _check_bounds(reader, draft)
+    _check_trace(reader, draft)
     if reader.faults:
         raise ConfigError(source, reader.faults)
     config: Config = _build(Config, draft)
@@ -412,6 +426,14 @@ def _check_bounds(reader: _Reader, draft: Draft) -> None:
                 f"{high:g} is too little" if isinstance(high, float) else f"{high} is too little"
             )
             reader.fault(large, wrong, f"use {least} or more, because of {small}")
+
+
+def _check_trace(reader: _Reader, draft: Draft) -> None:
+    """A trace must have a place."""
+    mode = _at(draft, "trace.mode")
+    if mode not in (None, "off") and _at(draft, "trace.directory") == "":
+        wrong = f"it is missing, with mode = {mode!r}"
+        reader.fault("trace.directory", wrong, _remedy(TraceDirectory))
 
 
 def _at(draft: Draft, key: str) -> Any:

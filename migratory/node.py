@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,6 +34,7 @@ from migratory.errors import MigratoryError
 from migratory.front.front import Front
 from migratory.front.limits import FrontLimits
 from migratory.observability.logs import get_logger
+from migratory.observability.trace import MemberTrace
 from migratory.shell.admin import Admin, Request, Response, answer
 from migratory.shell.bell import Bell
 from migratory.shell.driver import Driver
@@ -40,6 +42,7 @@ from migratory.shell.peer_hello import Identity
 from migratory.shell.peer_link import Mesh, answers_hello
 from migratory.shell.peer_socket import Address, listen
 from migratory.shell.zookeeper import Keeper, open_keeper
+from migratory.trace_files import TraceWriter
 from migratory.wire.client import Limits, Server
 from migratory.wire.ids import NO_BOOT
 from migratory.wire.shard import ToEngine, ToFront
@@ -163,7 +166,7 @@ class MemberProcess:
                     admin = Admin(self._pages())
                     listener = trio.SocketListener(trio.socket.from_stdlib_socket(ports.admin))
                     nursery.start_soon(admin.run, listener)
-                    reason = await self._live(ports)
+                    reason = await self._live(ports, held)
                     nursery.cancel_scope.cancel()
         self._report(reason)
 
@@ -174,7 +177,7 @@ class MemberProcess:
         if reason not in ("STOPPED", "DRAINED"):
             raise NodeError(reason, f"{self._me} has to end: {_MEANINGS.get(reason, reason)}")
 
-    async def _live(self, ports: Ports) -> str:
+    async def _live(self, ports: Ports, held: contextlib.ExitStack) -> str:
         """From the boot number to the reason of the end."""
         config, bell = self._config, Bell()
         cluster = config.cluster
@@ -187,8 +190,9 @@ class MemberProcess:
             addresses = {each.id: split_address(each.peer) for each in cluster.members}
             mesh = Mesh(identity, addresses, booted.boots, cluster.session, bell)
             self._front = front = LocalFront(config, bell)
+            member = self._member(booted)
             self._driver = driver = Driver(
-                self._member(booted),
+                member,
                 MemberNode(booted.boot, mine.peer, mine.client),
                 mesh,
                 keeper,
@@ -196,6 +200,7 @@ class MemberProcess:
                 bell,
                 elsewhere=[each.client for each in cluster.members if each.id != self._me],
             )
+            driver.trace = self._trace(member, held)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(mesh.run, ports.peer)
                 nursery.start_soon(front.front.run, ports.client)
@@ -226,6 +231,24 @@ class MemberProcess:
             trio.current_time(),
             lambda: int(time.time() * 1000),
         )
+
+    def _trace(self, member: Member, held: contextlib.ExitStack) -> MemberTrace | None:
+        trace = self._config.trace
+        if trace.mode == "off":
+            return None
+        writer = TraceWriter(
+            Path(trace.directory),
+            trace.run,
+            self._me,
+            self._config.cluster.groups,
+            boot=member.ctx.boot.n,
+            sample=trace.sample if trace.mode == "sampled" else 1,
+            file_bytes=trace.file_bytes,
+            files=trace.files,
+        )
+        writer.files.say = _say_of_trace
+        held.callback(writer.close)
+        return MemberTrace(writer, member)
 
     async def _boot(self, keeper: Keeper) -> Booted:
         config, mine = self._config, self._config.cluster.member(self._me)
@@ -355,6 +378,13 @@ def _not_taken(started: bool) -> Response:
     if started:
         return answer(HTTPStatus.BAD_REQUEST, {"error": "BAD_REQUEST"})
     return answer(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "NOT_STARTED"})
+
+
+def _say_of_trace(fault: str) -> None:
+    if fault:
+        log.error("trace_lost", detail=fault)
+    else:
+        log.info("trace_written")
 
 
 _MEANINGS = {"SUPERSEDED": "a later process runs under the same member id"}

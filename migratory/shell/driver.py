@@ -6,7 +6,8 @@ A turn has no `await` in it, so nothing happens between its parts:
 2. Requests of the front are answered by the desk. It reads the applied state, so it must have been
    told of everything delivered before (1) and of nothing more: publications come after it.
 3. Publications, barriers and the timer are stepped, and their effects are taken.
-4. Frames for the peers are written first: while they travel, this member serves its clients.
+4. The trace is flushed, if there is one: nobody knows of anything that it does not have.
+   Frames for the peers are written first: while they travel, this member serves its clients.
 5. The front gets its messages, what was delivered before the answers to publishers.
 
 One turn takes all that waits, and each side gets one batch of it. Between two turns the loop waits
@@ -42,6 +43,7 @@ from coordinator.member import Member
 from migratory.delivery.desk import Desk
 from migratory.delivery.views import GroupView
 from migratory.observability.logs import get_logger
+from migratory.observability.trace import MemberTrace
 from migratory.shell.bell import Bell
 from migratory.shell.peer_link import LinkEvent, Superseded
 from migratory.wire.codes import Code
@@ -145,6 +147,7 @@ class Driver:
         self._ends_at: float | None = None  # drained, and waiting for clients to leave
         self._exit = ""
         self.observe: Callable[[Note], None] = _log_note
+        self.trace: MemberTrace | None = None
 
     # ---- running -------------------------------------------------------------------------------
 
@@ -179,6 +182,8 @@ class Driver:
         publications = self._ask_desk()
         if self._step_clients(publications, now):
             self._take_effects()
+        if self.trace is not None:
+            self.trace.flush()
         self._write_peers()
         self._serve(now)
         if self._out:
@@ -224,7 +229,7 @@ class Driver:
                 publications += message.items
             else:
                 handle(SHARD, message)
-        self._out += [message for _, message in self.desk.take()]
+        self._take_desk()
         return publications
 
     def _step_clients(self, publications: list[Publication], now: float) -> bool:
@@ -255,7 +260,7 @@ class Driver:
             self.desk.delivered(delivered.entries)
         for barrier in ready.barriers:
             self.desk.barrier(barrier.ref, barrier.ok)
-        self._out += [message for _, message in self.desk.take()]
+        self._take_desk()
         if ready.answers:
             self._out.append(self._answers(ready))
         for token, procedure in ready.procedures:
@@ -263,6 +268,12 @@ class Driver:
         for note in ready.notes:
             self.observe(note)
         self._close_or_end(ready)
+
+    def _take_desk(self) -> None:
+        messages = [message for _, message in self.desk.take()]
+        if self.trace is not None:
+            self.trace.answered(messages)
+        self._out += messages
 
     def _answers(self, ready: Ready) -> Answers:
         acknowledged = sum(type(answer) is PubAck for answer in ready.answers)
@@ -291,6 +302,8 @@ class Driver:
         """Tell clients to go; codes that clients do not know mean the same to them."""
         code = reason if reason in Code.__members__ else Code.GO_ELSEWHERE.name
         self._serving = False
+        if self.trace is not None:
+            self.trace.isolated(code)
         self._out += [Serving(ready=False), Closing(code, self._elsewhere, CLOSE_PACE)]
 
     # ---- out -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,9 +20,11 @@ from coordinator.cluster import Cluster
 from coordinator.events import KeeperAnswer, LinkDown, LinkUp, Procedure, Received, SessionOpened
 from coordinator.keeper import Booted, MemberNode, Paths
 from coordinator.member import Member
+from migratory.observability.trace import MemberTrace
 from migratory.shell.bell import Bell
 from migratory.shell.driver import Driver
 from migratory.shell.peer_link import LinkEvent
+from migratory.trace_files import TraceWriter
 from migratory.wire.ids import Boot
 from migratory.wire.peer import PeerMessage, Publication
 from migratory.wire.shard import Answers, PubAck, Pubs, Sub, ToEngine, ToFront
@@ -190,6 +193,10 @@ class MemoryNode:
             self.bell,
             elsewhere=["elsewhere:8800"],
         )
+        if self.world.traces is not None:
+            place, groups = self.world.traces, cluster.groups
+            writer = TraceWriter(place, "sim", self.name, groups, boot=booted.boot.n)
+            self.driver.trace = MemberTrace(writer, member)
         for other in self.world.nodes:
             if other != self.name:
                 self.world.join(self.name, other)
@@ -197,6 +204,8 @@ class MemoryNode:
         with self.scope:
             self.ended = await self.driver.run()
         self.dead = True
+        if self.driver.trace is not None:
+            self.driver.trace.flush()
 
     async def served(self) -> None:
         """Wait until clients may come."""
@@ -220,6 +229,7 @@ class World:
         self.keeper = SimKeeper(self.random, self.later)
         self.keeper.now = trio.current_time
         self.nodes: dict[str, MemoryNode] = {}
+        self.traces: Path | None = None  # where members write what they do
 
     def later(self, delay: float, what: Callable[[], None]) -> None:
         """Do something after a while."""
@@ -266,10 +276,13 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def cluster(members: int, faults: int, groups: int = 4) -> AsyncIterator[World]:
+async def cluster(
+    members: int, faults: int, groups: int = 4, traces: Path | None = None
+) -> AsyncIterator[World]:
     """A running cluster whose members all serve."""
     async with trio.open_nursery() as nursery:
         world = World(nursery, members, faults, groups)
+        world.traces = traces
         for name in world.cluster.members:
             await world.start(name)
         for node in list(world.nodes.values()):

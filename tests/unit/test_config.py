@@ -165,6 +165,16 @@ def test_each_mistake_is_found(old: str, new: str, key: str) -> None:
     assert key in faults_of(changed(old, new))
 
 
+def test_a_trace_needs_a_place() -> None:
+    """Unless it is off, `trace.directory` is required, which is said with all other mistakes."""
+    faults = faults_of(GOOD + '[trace]\nmode = "full"\nsample = 0\nrun = ""\nfiles = "many"')
+    assert faults.keys() == {"trace.directory", "trace.sample", "trace.run", "trace.files"}
+    assert faults["trace.directory"].startswith("it is missing, with mode = 'full'; write the path")
+    trace = parse(GOOD + '[trace]\nmode = "sampled"\ndirectory = "t"\nsample = 9').trace
+    assert (trace.mode, trace.directory, trace.run, trace.sample) == ("sampled", "t", "run", 9)
+    assert parse(GOOD + "[trace]\nsample = 9").trace.mode == "off"
+
+
 def test_text_that_is_no_toml_is_a_config_error(tmp_path: Path) -> None:
     """Syntax, encoding and missing files are reported like all other mistakes."""
     assert faults_of("[cluster").keys() == {"syntax"}

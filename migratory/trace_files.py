@@ -1,0 +1,186 @@
+"""The files of one process's trace: numbered rows, a bounded number of files, no harm when full.
+
+Members, clients and the chaos runner all write through this one border, hence its place beside
+`migratory.wire`, which has no I/O. Rows are kept until `flush`, which its owner calls (a member
+before anything leaves the process, a client at least ten times a second) and which also happens
+by itself when many wait.
+
+Invariants: rows are numbered in the order in which things happened; a number is used once, and
+one that is missing in the files names a row that could not be written. No failure to write leaves
+this module: the process goes on, it is said once, tried again every second, and said once more
+when it works again. A file ends with a whole line, except where a process was killed in a write.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from migratory.wire.ids import group_of
+from migratory.wire.trace import Row, encode_rows, keeps
+
+FILE_BYTES = 64 << 20
+FILES = 16
+MAX_WAITING = 256  # rows, then they are written
+RETRY = 1.0  # seconds between two attempts at a disk that takes nothing
+
+
+def _say(fault: str) -> None:
+    logger = logging.getLogger("migratory.trace")
+    logger.warning("rows are lost: %s" if fault else "rows are written again%s", fault)
+
+
+class TraceFiles:
+    """`<proc>.<k>.jsonl` in a directory: a new one every `file_bytes`, at most `files` of them."""
+
+    def __init__(self, directory: Path, proc: str, file_bytes: int, files: int) -> None:
+        self._directory = directory
+        self._proc = proc
+        self._file_bytes = file_bytes
+        self._files = files
+        self._k = 0
+        self._fd = -1
+        self._size = 0
+        self._retry_at = 0.0
+        self.fault = ""
+        self.say: Callable[[str], None] = _say  # is told of a fault, and "" when it is over
+
+    def write(self, lines: bytes) -> None:
+        """Write whole lines, or lose them."""
+        now = time.monotonic()
+        if self.fault and now < self._retry_at:
+            return
+        try:
+            self._append(lines)
+        except OSError as error:
+            self._retry_at = now + RETRY
+            self._change(error.strerror or str(error))
+        else:
+            self._change("")
+
+    def close(self) -> None:
+        """Close the file that is open; a later write goes on behind it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def path(self, k: int) -> Path:
+        """Where file number k is."""
+        return self._directory / f"{self._proc}.{k}.jsonl"
+
+    def _append(self, lines: bytes) -> None:
+        if self._fd < 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._fd = os.open(self.path(self._k), flags, 0o644)
+            self._size = os.fstat(self._fd).st_size
+        written = 0
+        try:
+            while written < len(lines):
+                written += os.write(self._fd, lines[written:])
+        except OSError:
+            # Whole lines stay, the torn one goes: what is in a file can always be read.
+            whole = lines.rfind(b"\n", 0, written) + 1
+            if written != whole:
+                os.ftruncate(self._fd, self._size + whole)
+            self._size += whole
+            raise
+        self._size += written
+        if self._size >= self._file_bytes:
+            self.close()
+            self._k += 1
+            # The next one makes so many, so the oldest goes now.
+            self.path(self._k - self._files).unlink(missing_ok=True)
+
+    def _change(self, fault: str) -> None:
+        if bool(fault) != bool(self.fault):
+            self.say(fault)
+        self.fault = fault
+
+
+class TraceWriter:
+    """Writes the rows of one process; `groups` places topics in their groups."""
+
+    def __init__(
+        self,
+        directory: Path,
+        run: str,
+        node: str,
+        groups: int,
+        *,
+        boot: int = 0,
+        sample: int = 1,
+        file_bytes: int = FILE_BYTES,
+        files: int = FILES,
+    ) -> None:
+        self.run = run
+        self.node = node
+        self.boot = boot
+        self.proc = f"{node}-{boot}" if boot else node
+        self.groups = groups
+        self.sample = sample
+        self.files = TraceFiles(directory, self.proc, file_bytes, files)
+        self._rows: list[Row] = []
+        self._n = 0
+        self._names = 0
+
+    def __repr__(self) -> str:
+        return f"<TraceWriter {self.proc} row {self._n} {self.files.fault or 'written'}>"
+
+    def keeps(self, topic: str) -> bool:
+        """Whether rows of a topic are kept; ask before computing what they say."""
+        return self.sample == 1 or keeps(topic, self.sample)
+
+    def fresh(self, letter: str) -> str:
+        """A name that is unique in the run, for a connection or a subscription."""
+        self._names += 1
+        return f"{self.proc}.{letter}{self._names}"
+
+    def row(  # noqa: PLR0913 (they are the columns)
+        self,
+        kind: str,
+        *,
+        group: int | None = None,
+        topic: str | None = None,
+        epoch: int | None = None,
+        seq: int | None = None,
+        idx: int | None = None,
+        pid: str | None = None,
+        pseq: int | None = None,
+        mid: str | None = None,
+        sub: str | None = None,
+        conn: str | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> None:
+        """Write a row, unless it names a topic that is not kept; a topic tells its group."""
+        if topic is not None:
+            if not self.keeps(topic):
+                return
+            if group is None:
+                group = group_of(topic, self.groups)
+        rows = self._rows
+        rows.append(
+            Row(
+                run=self.run, node=self.node, boot=self.boot, proc=self.proc,
+                t_mono=time.monotonic_ns() // 1000, t_wall=time.time_ns() // 1000,
+                n=self._n, kind=kind, group=group, topic=topic, epoch=epoch, seq=seq, idx=idx,
+                pid=pid, pseq=pseq, mid=mid, sub=sub, conn=conn, extra=extra,
+            )
+        )  # fmt: skip
+        self._n += 1
+        if len(rows) >= MAX_WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over to the operating system what waits: a killed process has written it."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self.files.write(encode_rows(rows))
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        self.flush()
+        self.files.close()
