@@ -21,6 +21,7 @@ from websockets.speedups import apply_mask
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from migratory.front.connection import Connection
 from migratory.front.front import Front, any_origin
 from migratory.front.limits import FrontLimits
 from migratory.front.plane import TICK_S
@@ -321,6 +322,19 @@ class Stage:
         async with self.opened(codec, rcvbuf) as client:
             await client.connect()
             yield client
+
+    async def fill(self, conn: Connection, topic: str, payload: bytes) -> None:
+        """Publish until the kernel takes nothing more for a client that does not read.
+
+        A socket that would block takes more a moment later, as the kernel moves its buffers; it is
+        full when nothing has moved for a while.
+        """
+        queued = 0
+        while not conn.blocked or conn.queued != queued:
+            if not conn.blocked:
+                self.engine.publish(topic, payload)
+            queued = conn.queued
+            await trio.sleep(0.1)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that the front will do."""

@@ -372,13 +372,13 @@ async def test_whoever_cannot_take_its_pages_is_a_slow_consumer() -> None:
         for n in range(3):
             at.engine.publish(f"/t/{n}", b"x" * 60_000)
         [conn] = at.front._plane.connections()
-        while not conn.blocked:
-            at.engine.publish("/full", b"x" * 60_000)
+        await at.fill(conn, "/full", b"x" * 60_000)
+        at.engine.publish("/full", b"x" * 60_000)  # all of it waits: no room for a page
         at.front._wake = lambda: None
         catch = [c.TopicRequest(f"/t/{n}", Position(1, 0)) for n in range(3)]
         await client.send(c.Subscribe(2, catch))
         await at.until(lambda: conn.wanted is not None)
-        assert not at.engine.fifo  # it is blocked: no page is asked for
+        assert not at.engine.fifo
         at.engine.publish("/full", *[b"x" * 60_000] * 3)
         assert at.front.closed == {"SLOW_CONSUMER": 1}
         assert len(at.front._subscriptions) == 0
