@@ -2,6 +2,8 @@
 
     ./dev python -m tests.benchmarks.publish [--batch 1 64] [--seconds 8] [--profile DIR]
 
+`--trace full` measures members that write traces.
+
 One client pipelines over loopback to one member, on topics spread over all groups that this
 member coordinates, so that its engine does everything for each message: read, order, replicate,
 count copies, acknowledge. CPU seconds are read from the kernel, so other load on the machine
@@ -207,9 +209,11 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--profile", type=Path)
+    parser.add_argument("--trace", choices=["off", "sampled", "full"], default="off")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="migratory-bench-") as made:
-        async with open_cluster(3, Path(made)) as cluster:
+        settings = f'[trace]\nmode = "{args.trace}"\ndirectory = "{made}/traces"\nfiles = 2\n'
+        async with open_cluster(3, Path(made), settings=settings) as cluster:
             await cluster.wait_normal()
             for _ in range(args.repeat):
                 for batch in args.batch:

@@ -195,7 +195,9 @@ class MemoryNode:
         )
         if self.world.traces is not None:
             place, groups = self.world.traces, cluster.groups
-            writer = TraceWriter(place, "sim", self.name, groups, boot=booted.boot.n)
+            writer = TraceWriter(
+                place, "sim", self.name, groups, boot=booted.boot.n, sample=self.world.sample
+            )
             self.driver.trace = MemberTrace(writer, member)
         for other in self.world.nodes:
             if other != self.name:
@@ -229,7 +231,8 @@ class World:
         self.keeper = SimKeeper(self.random, self.later)
         self.keeper.now = trio.current_time
         self.nodes: dict[str, MemoryNode] = {}
-        self.traces: Path | None = None  # where members write what they do
+        self.traces: Path | None = None  # where members write what they do ...
+        self.sample = 1  # ... of one topic in so many
 
     def later(self, delay: float, what: Callable[[], None]) -> None:
         """Do something after a while."""
@@ -277,12 +280,12 @@ class World:
 
 @contextlib.asynccontextmanager
 async def cluster(
-    members: int, faults: int, groups: int = 4, traces: Path | None = None
+    members: int, faults: int, groups: int = 4, traces: Path | None = None, sample: int = 1
 ) -> AsyncIterator[World]:
     """A running cluster whose members all serve."""
     async with trio.open_nursery() as nursery:
         world = World(nursery, members, faults, groups)
-        world.traces = traces
+        world.traces, world.sample = traces, sample
         for name in world.cluster.members:
             await world.start(name)
         for node in list(world.nodes.values()):

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from coordinator.events import DrainWanted
 from migratory.wire.ids import Position, group_of
 from migratory.wire.shard import Sub
-from migratory.wire.trace import Row, decode_rows, mid_of
+from migratory.wire.trace import Row, decode_rows, keeps, mid_of
 from tests.unit.driver_cluster import MemoryNode, World, cluster
 
 TOPIC = "/scores/1"
@@ -150,3 +150,24 @@ async def test_what_was_there_at_a_gap_and_a_drain(
     (window,) = of(rows, "window")
     assert (window.topic, window.seq, window.extra) == (TOPIC, 106, {"head": "1105"})
     assert [row.extra for row in of(rows, "isolate")] == [{"code": "DRAINING"}]
+
+
+async def test_a_sampled_trace_has_what_is_no_topics(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Without any row of a topic outside of the sample, epochs, acks and ends are all there."""
+    sample = next(n for n in range(2, 100) if not keeps(TOPIC, n))
+    async with cluster(3, 1, traces=tmp_path, sample=sample) as world:
+        node = coordinator(world)
+        other = next(each for each in world.nodes.values() if each is not node)
+        await publish(other, range(1, 4))
+        node.front.subscribe(TOPIC)
+        node.driver.want(DrainWanted())
+        await node.until(lambda: node.ended != "")
+    traces = read(tmp_path)
+    rows = traces[f"{node.name}-1"]
+    assert {row.topic for each in traces.values() for row in each} == {None}
+    assert [row.n for row in rows] == list(range(len(rows)))
+    assert all(row.extra and row.extra["why"] for row in of(rows, "step_down"))
+    assert {"open", "append", "commit", "step_down", "isolate"} <= {row.kind for row in rows}
+    assert of(traces[f"{other.name}-1"], "ack")
