@@ -47,5 +47,5 @@ KINDS: dict[str, Kind] = {
     "zookeeper-leader": Kind("kill -9 of ZooKeeper's leader", "leader", 1.0, 5.0),
     "zookeeper-stall": Kind("all ZooKeeper servers freeze", "ensemble", 1.0, 10.0),
     "stampede": Kind("all subscribers leave and come back at once", "clients", 0.5, 1.0),
-    "cut-clients": Kind("clients reach nobody", "clients", 1.0, 5.0, True),
+    "cut-clients": Kind("no member reaches a client", "all", 1.0, 5.0, True),
 }

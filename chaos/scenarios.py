@@ -61,7 +61,7 @@ _ALL = (
     _aimed("p12", "resends across a takeover", (0, "reset", C, 2), (2, "kill-quick", C, 1)),
     _aimed("p13", "pipelined messages across broken connections", (0, "reset", "a", 3), (4, "reset", "b", 3), (8, "reset", "c", 3)),
     _aimed("p14", "clients ahead of the member they come to", (0, "mute", C, 5), (2, "stampede", "clients", 1), (8, "cut-one-way", "a>b", 4), (9, "stampede", "clients", 1)),
-    _aimed("p15", "positions older than the history", (0, "cut-clients", "clients", 5), (8, "pause", C, 5)),
+    _aimed("p15", "positions older than the history", (0, "cut-clients", "all", 5), (8, "pause", C, 5)),
     _aimed("p16", "quick restart with the same id, and a process that wakes beside its replacement", (0, "kill-quick", "a", 0.3), (6, "zombie", "b", 8)),
     _aimed("p17", "a session that ends unnoticed", (0, "cut-zookeeper", "a", 9)),
     _aimed("p18", "all sessions end at once", (0, "zookeeper-stall", "ensemble", 9)),
