@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -66,6 +66,9 @@ class ServerPorts(NamedTuple):
     client: int
     peer: int
     election: int
+
+
+USUAL_PORTS = ServerPorts(2181, 2888, 3888)
 
 
 # ---- what the machine has -----------------------------------------------------------------------
@@ -116,6 +119,53 @@ def ask_mode(port: int) -> str:
         return ""
 
 
+def server_command(i: int, addresses: Sequence[str], directory: Path) -> list[str]:
+    """The program that is server `i` of an ensemble with one server on each of these addresses.
+
+    For ensembles over several hosts or network namespaces: the caller becomes it, so that whatever
+    is done to the caller's process is done to the server.
+    """
+    if not 1 <= i <= len(addresses):
+        wrong = f"there is no server {i} among {len(addresses)} addresses"
+        raise EnsembleError("BAD_SERVER", wrong, "number the servers from 1, in the same order")
+    home = directory.absolute()
+    command = _java_command(home)
+    home.mkdir(parents=True, exist_ok=True)
+    _write_server(home, i, {n: (host, USUAL_PORTS) for n, host in enumerate(addresses, 1)})
+    return [*command, str(home / str(i) / "zoo.cfg")]
+
+
+def _java_command(directory: Path) -> list[str]:
+    """The Java program of a server, but for its configuration file."""
+    logging = f"-Dlog4j2.configurationFile={directory / LOG_FILE}"
+    return [find_java(), *JVM, logging, "-cp", find_jars(), MAIN]
+
+
+def _write_server(directory: Path, i: int, places: Mapping[int, tuple[str, ServerPorts]]) -> None:
+    """The files that a server reads: how it logs, its number, and where all servers are."""
+    home = directory / str(i)
+    home.mkdir(exist_ok=True)
+    (directory / LOG_FILE).write_text(LOG_CONFIG)
+    (home / "myid").write_text(str(i))
+    servers = (
+        f"server.{n}={host}:{ports.peer}:{ports.election};{host}:{ports.client}"
+        for n, (host, ports) in places.items()
+    )
+    settings = (
+        f"tickTime={TICK_MS}",
+        "initLimit=50",
+        "syncLimit=5",
+        f"dataDir={home}",
+        "admin.enableServer=false",
+        "4lw.commands.whitelist=*",
+        "standaloneEnabled=false",
+        "preAllocSize=64",
+        "maxClientCnxns=0",
+        "maxSessionTimeout=60000",
+    )
+    (home / "zoo.cfg").write_text("\n".join((*settings, *servers, "")))
+
+
 # ---- the ensemble -------------------------------------------------------------------------------
 
 
@@ -161,8 +211,7 @@ class Ensemble:
 
     def launch(self) -> None:
         """Start all servers without waiting for them."""
-        logging = f"-Dlog4j2.configurationFile={self._path(LOG_FILE)}"
-        self._command = [find_java(), *JVM, logging, "-cp", find_jars(), MAIN]
+        self._command = _java_command(self.directory.absolute())
         self._lock_directory()
         self._reserve_ports()
         self._write_files()
@@ -337,31 +386,9 @@ class Ensemble:
             self.ports[i] = ServerPorts(client, own.pop(), own.pop())
 
     def _write_files(self) -> None:
-        self._path(LOG_FILE).write_text(LOG_CONFIG)
+        places = {i: (LOOPBACK, ports) for i, ports in self.ports.items()}
         for i in self.numbers:
-            home = self._path(str(i))
-            home.mkdir(exist_ok=True)
-            (home / "myid").write_text(str(i))
-            (home / "zoo.cfg").write_text(self._zoo_cfg(home))
-
-    def _zoo_cfg(self, home: Path) -> str:
-        servers = (
-            f"server.{i}={LOOPBACK}:{p.peer}:{p.election};{LOOPBACK}:{p.client}"
-            for i, p in self.ports.items()
-        )
-        settings = (
-            f"tickTime={TICK_MS}",
-            "initLimit=50",
-            "syncLimit=5",
-            f"dataDir={home}",
-            "admin.enableServer=false",
-            "4lw.commands.whitelist=*",
-            "standaloneEnabled=false",
-            "preAllocSize=64",
-            "maxClientCnxns=0",
-            "maxSessionTimeout=60000",
-        )
-        return "\n".join((*settings, *servers, ""))
+            _write_server(self.directory.absolute(), i, places)
 
 
 @contextlib.asynccontextmanager

@@ -63,3 +63,19 @@ def test_errors_inside_groups_are_told_each(
     errors.append(ValueError("a bug"))
     with pytest.raises(ExceptionGroup):
         cli.main(["anything"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--server", "1"], "HALF_SAID"),
+        (["--server", "1", "--addresses", "127.0.0.1"], "HALF_SAID"),
+        (["--server", "4", "--addresses", "127.0.0.1,127.0.0.2", "--dir", "."], "BAD_SERVER"),
+    ],
+)
+def test_one_server_of_an_ensemble_needs_all_that_places_it(
+    words: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is started when it is not said which server, of which ones, and where."""
+    assert cli.main(["zookeeper", *words]) == 1
+    assert f"migratory: {code}: " in capsys.readouterr().err

@@ -1,0 +1,251 @@
+"""The cluster under test: members, ZooKeeper servers and one host for clients, as processes.
+
+Everything is started through the command line, as an operator would. `m1`.. are members, `z1`..
+ZooKeeper servers, `clients` is where the workload runs; each is a host of the network. The state of
+a member is asked from inside its own host, so no cut hides it.
+
+Invariant: whoever makes a cluster closes it, and then nothing of it runs and no namespace is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from chaos.network import NamespaceNetwork, Network
+from chaos.plan import Plan
+from chaos.processes import Program
+from chaos.topics import HOT_GROUP
+from migratory.errors import MigratoryError
+
+ZOOKEEPERS = 3
+CLIENTS = "clients"
+CLIENT_PORT, PEER_PORT, ADMIN_PORT, ZOOKEEPER_PORT = 8800, 8900, 9000, 2181
+ASK = 1.0  # seconds for an answer
+LOOK = 0.1  # seconds between two looks at something that tells nobody when it changes
+START = 60.0  # seconds for everything to be NORMAL
+STOP = 20.0  # seconds for a member to drain
+MAX_MESSAGES = 200  # history: short enough that an absence outlasts it
+MAX_AGE = 180.0
+MEMBERS_TRACE = False  # whether members of this version write traces
+
+
+class Cluster:
+    """All processes of a run but the workload, and what can be done to them."""
+
+    def __init__(self, plan: Plan, network: Network, directory: Path, run: str) -> None:
+        self.network = network
+        self.directory = directory
+        self.survive = plan.survive
+        self.groups = plan.groups
+        self.members = [f"m{n}" for n in range(1, plan.members + 1)]
+        self.zookeepers = [f"z{n}" for n in range(1, ZOOKEEPERS + 1)]
+        self.programs: dict[str, Program] = {}
+        self.forgetful: set[str] = set()  # members that were started and not seen NORMAL since
+        self.down: set[str] = set()  # what is meant not to run
+        self.strays: list[Program] = []  # replaced processes that may still run
+        for name in (*self.members, *self.zookeepers, CLIENTS):
+            network.add(name)
+        for name in self.members:
+            self._write(name, run)
+
+    @property
+    def servers(self) -> list[str]:
+        """Where clients connect."""
+        return [f"{self.network.address(name)}:{CLIENT_PORT}" for name in self.members]
+
+    def _write(self, name: str, run: str) -> None:
+        """A member's configuration."""
+        at = self.network.address
+        listed = "".join(
+            f'\n[[cluster.member]]\nid = "{m}"\npeer = "{at(m)}:{PEER_PORT}"\n'
+            f'client = "{at(m)}:{CLIENT_PORT}"\n'
+            for m in self.members
+        )
+        keeper = ",".join(f"{at(z)}:{ZOOKEEPER_PORT}" for z in self.zookeepers)
+        traces = self.directory.absolute() / "traces"
+        trace = f'\n[trace]\nmode = "full"\ndirectory = "{traces}"\nrun = "{run}"\n'
+        text = (
+            f'[cluster]\nname = "chaos"\nfaults = {self.survive}\ngroups = {self.groups}\n'
+            f'zookeeper = "{keeper}"\n{listed}\n[member]\nid = "{name}"\n\n'
+            f'[admin]\naddress = "{at(name)}:{ADMIN_PORT}"\n\n'
+            f"[history]\nmax_messages = {MAX_MESSAGES}\nmax_age = {MAX_AGE}\n"
+            f"{trace if MEMBERS_TRACE else ''}"
+        )
+        (self.directory / f"{name}.toml").write_text(text)
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def start(self, name: str, environment: dict[str, str] | None = None) -> None:
+        """Start a member or a ZooKeeper server that is not running."""
+        if name in self.zookeepers:
+            home = str(self.directory.absolute() / "zookeeper")
+            hosts = ",".join(self.network.address(z) for z in self.zookeepers)
+            words = ["zookeeper", "--server", name[1:], "--addresses", hosts, "--dir", home]
+        else:
+            words = ["serve", str(self.directory / f"{name}.toml")]
+            self.forgetful.add(name)
+        log = self.directory / f"{name}.log"
+        entrance = self.network.entrance(name)
+        self.down.discard(name)
+        self.programs[name] = Program(["migratory", *words], entrance, log, environment=environment)
+
+    def kill(self, name: str) -> None:
+        """End it at once; it stays down until it is started."""
+        self.down.add(name)
+        self.programs[name].kill()
+
+    def revive(self) -> list[str]:
+        """Start what ended by itself, as an operator's supervisor would; who that was."""
+        ended = [n for n, p in self.programs.items() if n not in self.down and not p.running]
+        for name in ended:
+            self.start(name)
+        return ended
+
+    async def stop(self, name: str) -> int:
+        """Drain a member and wait for its end; it stays down until it is started."""
+        self.down.add(name)
+        return await self.programs[name].stop(STOP)
+
+    async def close(self) -> None:
+        """End everything at once: what was worth reading has been read."""
+        for program in (*self.programs.values(), *self.strays):
+            program.kill()
+        await trio.lowlevel.checkpoint()
+
+    # ---- state ---------------------------------------------------------------------------------
+
+    async def status(self, name: str) -> dict[str, Any] | None:
+        """What a member says of itself; None while it does not."""
+        request = b"GET /status HTTP/1.1\r\nHost: member\r\nConnection: close\r\n\r\n"
+        answer = await self._ask(name, ADMIN_PORT, request)
+        try:
+            found = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
+        except msgspec.DecodeError:
+            return None
+        if not isinstance(found, dict) or "groups" not in found:
+            return None
+        if found["normal"]:
+            self.forgetful.discard(name)
+        return found
+
+    async def statuses(self) -> dict[str, dict[str, Any] | None]:
+        """The same of all members, asked side by side."""
+        found: dict[str, dict[str, Any] | None] = {}
+
+        async def fill(name: str) -> None:
+            found[name] = await self.status(name)
+
+        async with trio.open_nursery() as nursery:
+            for name in self.members:
+                nursery.start_soon(fill, name)
+        return {name: found[name] for name in self.members}
+
+    async def _ask(self, name: str, port: int, request: bytes) -> bytes:
+        """One question to a host from itself; empty when nobody answers."""
+        answer = b""
+        with (
+            trio.move_on_after(ASK) as waited,
+            contextlib.suppress(OSError),
+            trio.socket.from_stdlib_socket(self.network.open_socket(name)) as asked,
+        ):
+            await asked.connect((self.network.address(name), port))
+            await asked.send(request)
+            while part := await asked.recv(1 << 16):
+                answer += part
+        return b"" if waited.cancelled_caught else answer
+
+    async def coordinator(self) -> str:
+        """Who coordinates the group with the most traffic; any member when nobody says so."""
+        views = [s["groups"][HOT_GROUP] for s in (await self.statuses()).values() if s is not None]
+        best = max(views, key=lambda view: int(view["epoch"]), default=None)
+        return str(best["coordinator"]) if best and best["coordinator"] else self.members[0]
+
+    async def zookeeper_leader(self) -> str:
+        """Which ZooKeeper server leads; any when nobody says so."""
+        for name in self.zookeepers:
+            if b"Mode: leader" in await self._ask(name, ZOOKEEPER_PORT, b"srvr"):
+                return name
+        return self.zookeepers[0]
+
+    async def is_normal(self) -> bool:
+        """Whether every member serves, is NORMAL and knows each group's coordinator."""
+        return all(
+            status is not None
+            and status["normal"]
+            and status["serving"]
+            and all(group["coordinator"] for group in status["groups"])
+            for status in (await self.statuses()).values()
+        )
+
+    async def wait_normal(self, patience: float = START) -> None:
+        """Wait until all members are well, or say who is not."""
+        with trio.move_on_after(patience):
+            while not await self.is_normal():  # noqa: ASYNC110 (members tell when asked)
+                await trio.sleep(LOOK)
+            return
+        told = [f"{n}: {_shown(s)}" for n, s in (await self.statuses()).items()]
+        remedy = f"the members' logs are in {self.directory}"
+        raise MigratoryError("NOT_NORMAL", f"not NORMAL in time: {'; '.join(told)}", remedy)
+
+    async def wait_remembered(self, name: str) -> None:
+        """Wait until `name` may lose its memory without more than `survive` being without one."""
+        while len(self.forgetful - {name}) >= self.survive:
+            await self.statuses()
+            await trio.sleep(LOOK)
+
+
+def _shown(status: dict[str, Any] | None) -> str:
+    if status is None:
+        return "does not answer"
+    normal = sum(group["status"] == "NORMAL" for group in status["groups"])
+    led = sum(bool(group["coordinator"]) for group in status["groups"])
+    return f"{normal} groups NORMAL, {led} of {len(status['groups'])} with a coordinator"
+
+
+def find_faketime() -> str:
+    """Where libfaketime is on this machine, or nothing."""
+    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")  # noqa: PTH207
+    return found[0] if found else ""
+
+
+def possible_kinds(network: Network) -> frozenset[str]:
+    """The kinds of faults that this machine can do."""
+    from chaos.kinds import KINDS
+
+    return frozenset(
+        name
+        for name, kind in KINDS.items()
+        if (network.can_cut or not kind.network)
+        and (not kind.program or find_faketime())
+        and (name != "reset" or os.geteuid() == 0)
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_cluster(
+    plan: Plan, network: Network, directory: Path, run: str
+) -> AsyncIterator[Cluster]:
+    """A cluster that is NORMAL; leaving the block ends all its processes."""
+    cluster = Cluster(plan, network, directory, run)
+    try:
+        for name in (*cluster.zookeepers, *cluster.members):
+            cluster.start(name)
+        await cluster.wait_normal()
+        yield cluster
+    finally:
+        with trio.CancelScope(shield=True):
+            await cluster.close()
+
+
+def namespaces_of(cluster: Cluster) -> NamespaceNetwork:
+    """The network of a cluster whose faults need namespaces."""
+    assert isinstance(cluster.network, NamespaceNetwork)
+    return cluster.network

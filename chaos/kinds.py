@@ -1,0 +1,51 @@
+"""The kinds of faults, as data: whom they hit, how long they last, what they need."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+# Roles are looked up when the fault begins: who leads is not known before.
+Role = Literal["member", "|", ">", "leader", "ensemble", "all", "clients"]
+COORDINATOR = "coordinator"  # also a target of every kind that hits a member
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One kind of fault."""
+
+    says: str
+    target: Role
+    shortest: float  # seconds
+    longest: float
+    network: bool = False  # needs namespaces
+    program: str = ""  # needs a program or library of the machine
+
+    @property
+    def harms_member(self) -> bool:
+        """Whether it counts among the failures that a cluster survives a number of."""
+        return self.target in ("member", "|", ">", "all")
+
+
+KINDS: dict[str, Kind] = {
+    "kill-quick": Kind("kill -9, back before the session ends", "member", 0.2, 1.5),
+    "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0),
+    "pause": Kind("SIGSTOP, SIGCONT", "member", 0.5, 8.0),
+    "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, True),
+    "starve": Kind("the process gets a tenth of a processor", "member", 2.0, 8.0),
+    "reset": Kind("all its connections are reset, again and again", "member", 1.0, 4.0),
+    "cut": Kind("reaches nobody, is reached by nobody", "member", 1.0, 8.0, True),
+    "mute": Kind("hears everybody, is heard by nobody", "member", 1.0, 8.0, True),
+    "cut-zookeeper": Kind("does not reach ZooKeeper", "member", 2.0, 9.0, True),
+    "cut-peers": Kind("does not reach the other members", "member", 1.0, 8.0, True),
+    "cut-pair": Kind("two members do not reach each other", "|", 1.0, 8.0, True),
+    "cut-one-way": Kind("one member is not heard by another", ">", 1.0, 8.0, True),
+    "flaky": Kind("reaches nobody for moments", "member", 2.0, 6.0, True),
+    "slow-link": Kind("its network carries little", "member", 2.0, 8.0, True),
+    "clock": Kind("its wall clock is an hour ahead", "member", 5.0, 10.0, program="libfaketime"),
+    "rolling-restart": Kind("all members drain and restart in turn", "all", 5.0, 15.0),
+    "zookeeper-leader": Kind("kill -9 of ZooKeeper's leader", "leader", 1.0, 5.0),
+    "zookeeper-stall": Kind("all ZooKeeper servers freeze", "ensemble", 1.0, 10.0),
+    "stampede": Kind("all subscribers leave and come back at once", "clients", 0.5, 1.0),
+    "cut-clients": Kind("no member reaches a client", "all", 1.0, 5.0, True),
+}

@@ -1,0 +1,299 @@
+"""The runner: a plan, a cluster, a workload and a nemesis, from the first row to the last.
+
+The order is the promise: `run.json` and the rows `run` and `plan` are written before anything is
+broken; when all faults are taken back the members get to NORMAL while the workload still runs; then
+the workload ends with all its outcomes; then every topic is read at every member.
+A run that could not be carried out ends with a named error; a run that was says nothing about right
+and wrong, which is the checker's.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import trio
+
+from chaos.cluster import (
+    CLIENTS,
+    MAX_AGE,
+    MAX_MESSAGES,
+    Cluster,
+    open_cluster,
+    possible_kinds,
+)
+from chaos.nemesis import Nemesis
+from chaos.network import Network, open_network
+from chaos.plan import Fault, Plan, make_plan
+from chaos.processes import Program
+from chaos.scenarios import find_scenario
+from chaos.trace import TraceWriter
+from chaos.view import Scene, View
+from chaos.workload import Tally
+from migratory.errors import MigratoryError
+
+WARM_UP = 30.0  # seconds for the first acknowledgements
+CALM = 3.0  # seconds of traffic after everything is NORMAL again
+WORKLOAD_END = 60.0
+READ_END = 120.0
+LOOK_EVERY = 1.0
+RUN_FILE = "run.json"
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """`run.json`: what a run was asked for, and all that is needed to do it again."""
+
+    run: str
+    scenario: str
+    seed: int
+    minutes: float
+    namespaces: bool
+    plan: Plan
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run that was carried out can say of itself."""
+
+    planned: int
+    happened: int
+    takeovers: int
+    tally: Tally
+
+
+async def start_run(scenario: str, seed: int, minutes: float, out: Path) -> Outcome:
+    """Make a plan and carry it out."""
+    chosen = find_scenario(scenario)
+    _claim(out)
+    network, lacking = open_network()
+    try:
+        plan = make_plan(chosen, seed, minutes, possible_kinds(network))
+        return await _run(plan, network, lacking, out)
+    finally:
+        network.close()
+
+
+async def replay_run(directory: Path, out: Path) -> Outcome:
+    """Carry out the plan of an earlier run once more."""
+    try:
+        plan = msgspec.json.decode((directory / RUN_FILE).read_bytes(), type=RunFile).plan
+    except (OSError, msgspec.DecodeError) as error:
+        wrong = f"{directory / RUN_FILE} cannot be read: {error}"
+        raise MigratoryError("NO_SUCH_RUN", wrong, "name the --out directory of a run") from error
+    _claim(out)
+    network, lacking = open_network()
+    try:
+        missing = sorted({fault.kind for fault in plan.faults} - possible_kinds(network))
+        if missing:
+            wrong = f"this machine cannot do: {', '.join(missing)}"
+            raise MigratoryError("NOT_POSSIBLE", wrong, lacking or "replay it where it ran")
+        return await _run(plan, network, lacking, out)
+    finally:
+        network.close()
+
+
+def _claim(out: Path) -> None:
+    """Make the directory of a run, which must be new or empty."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        taken = any(out.iterdir())
+        (out / "traces").mkdir(exist_ok=True)
+    except OSError as error:
+        remedy = "name a directory that can be made and written"
+        raise MigratoryError("BAD_OUT", f"{out} cannot be used: {error}", remedy) from error
+    if taken:
+        raise MigratoryError("OUT_TAKEN", f"{out} is not empty", "name a new directory")
+
+
+async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome:
+    run = f"{plan.scenario}-{plan.seed}-{time.time_ns() // 1_000_000}"
+    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, network.can_cut, plan)
+    shown = msgspec.json.format(msgspec.json.encode(told), indent=2)
+    (out / RUN_FILE).write_bytes(shown + b"\n")
+    with TraceWriter(out / "traces", run, "runner") as trace, View() as view:
+        if lacking:
+            view.say(lacking)
+        if plan.not_possible:
+            view.say(f"not possible on this machine: {', '.join(plan.not_possible)}")
+        view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
+        _announce(plan, trace)
+        async with open_cluster(plan, network, out, run) as cluster:
+            return await _Run(plan, cluster, run, trace, view).carry_out()
+
+
+def _announce(plan: Plan, trace: TraceWriter) -> None:
+    extra = {
+        "members": ",".join(f"m{n}" for n in range(1, plan.members + 1)),
+        "faults": plan.survive,
+        "groups": plan.groups,
+        "seed": plan.seed,
+        "scenario": plan.scenario,
+        "max_messages": MAX_MESSAGES,
+        "max_age_ms": round(MAX_AGE * 1000),
+    }
+    trace.write("run", extra=extra)
+    for fault in plan.faults:
+        trace.write("plan", extra={"fault": fault.kind, "target": fault.target, "id": fault.id})
+
+
+class _Run:
+    """One run on a cluster that is NORMAL."""
+
+    def __init__(
+        self, plan: Plan, cluster: Cluster, run: str, trace: TraceWriter, view: View
+    ) -> None:
+        self.plan, self.cluster, self.run, self.trace, self.view = plan, cluster, run, trace, view
+        self.nemesis = Nemesis(cluster, trace, lambda: self.workload.signal(signal.SIGUSR1))
+        self.tally = Tally()
+        self.phase = ""
+        self.takeovers = 0
+        self.workload: Program
+        self._told = trio.Event()
+
+    async def carry_out(self) -> Outcome:
+        """Everything between a cluster that is NORMAL and the last read."""
+        async with self._open_workload(), trio.open_nursery() as nursery:
+            began = trio.current_time()
+            nursery.start_soon(self._watch, began)
+            await self._break_and_quiet(began)
+            await self.cluster.wait_normal()
+            self._enter("healed")
+            await trio.sleep(CALM)
+            await self._end_workload()
+            nursery.cancel_scope.cancel()
+        self._enter("end")
+        await self._read_all()
+        happened, planned = self.nemesis.happened, len(self.plan.faults)
+        self.view.say(
+            f"carried out: {happened} of {planned} faults, {self.takeovers} takeovers, "
+            f"{self.tally.acked} of {self.tally.sent} acknowledged, {self.tally.unknown} unknown"
+        )
+        return Outcome(planned, happened, self.takeovers, self.tally)
+
+    # ---- faults --------------------------------------------------------------------------------
+
+    async def _break_and_quiet(self, began: float) -> None:
+        """All storms and faults in time; ends when the last fault is taken back."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._phases, began)
+            for fault in self.plan.faults:
+                nursery.start_soon(self._at, began, fault)
+
+    async def _at(self, began: float, fault: Fault) -> None:
+        await trio.sleep_until(began + fault.at_ms / 1000)
+        await self.nemesis.carry_out(fault)
+
+    async def _phases(self, began: float) -> None:
+        self._enter("quiet")
+        for begin, end in self.plan.storms:
+            await trio.sleep_until(began + begin / 1000)
+            self._enter("storm")
+            await trio.sleep_until(began + end / 1000)
+            self._enter("quiet")
+        await trio.sleep_until(began + self.plan.length_ms / 1000)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self.trace.write("phase", extra={"phase": phase})
+
+    # ---- the workload --------------------------------------------------------------------------
+
+    def _client_words(self, program: str, *more: str) -> list[str]:
+        traces = str((self.cluster.directory / "traces").absolute())
+        servers, groups = ",".join(self.cluster.servers), str(self.plan.groups)
+        return [
+            f"chaos.{program}", "--servers", servers, "--groups", groups, "--traces", traces,
+            "--run", self.run, *more,
+        ]  # fmt: skip
+
+    def _start_program(self, words: list[str], output: IO[bytes] | int | None = None) -> Program:
+        log = self.cluster.directory / f"{words[0]}.log"
+        return Program(words, self.cluster.network.entrance(CLIENTS), log, output=output)
+
+    @asynccontextmanager
+    async def _open_workload(self) -> AsyncIterator[None]:
+        """The workload's process, once its first messages are acknowledged."""
+        words = self._client_words("workload", "--seed", str(self.plan.seed))
+        self.workload = self._start_program(words, subprocess.PIPE)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen)
+                with trio.move_on_after(WARM_UP):
+                    await self._acknowledged()
+                if not self.tally.acked:
+                    raise self._broken("nothing was acknowledged")
+                yield
+        finally:
+            self.workload.kill()
+            self.workload.close_output()
+
+    async def _acknowledged(self) -> None:
+        while not self.tally.acked:
+            await self._told.wait()
+
+    async def _listen(self) -> None:
+        """Take what the workload tells, until its end."""
+        async for line in self.workload.lines():
+            self.tally = msgspec.json.decode(line, type=Tally)
+            self._told.set()
+            self._told = trio.Event()
+
+    async def _end_workload(self) -> None:
+        code = await self.workload.stop(WORKLOAD_END)
+        if code != 0:
+            raise self._broken(f"it ended with {code}")
+
+    def _broken(self, why: str) -> MigratoryError:
+        log = self.cluster.directory / "chaos.workload.log"
+        return MigratoryError("WORKLOAD_FAILED", f"the workload failed: {why}", f"see {log}")
+
+    async def _read_all(self) -> None:
+        reader = self._start_program(self._client_words("final_reader"))
+        try:
+            with trio.move_on_after(READ_END):
+                if await reader.ended() == 0:
+                    return
+        finally:
+            reader.kill()
+        log = self.cluster.directory / "chaos.final_reader.log"
+        raise MigratoryError("FINAL_READ_FAILED", "not all members could be read", f"see {log}")
+
+    # ---- watching ------------------------------------------------------------------------------
+
+    async def _watch(self, began: float) -> None:
+        """Show how it goes, and start again what ended by itself."""
+        first: dict[int, int] = {}
+        before, then = self.tally.acked, trio.current_time()
+        while True:
+            await trio.sleep(LOOK_EVERY)
+            for name in self.cluster.revive():
+                self.view.say(f"{name} ended by itself and was started again")
+            if not self.workload.running and self.phase != "healed":
+                raise self._broken(f"it ended with {self.workload.code}")
+            epochs = await self._epochs()
+            for group, epoch in epochs.items():
+                first.setdefault(group, epoch)
+            grown = sum(epoch - first[group] for group, epoch in epochs.items())
+            self.takeovers = max(self.takeovers, grown)
+            now, acked = trio.current_time(), self.tally.acked
+            self.view.show(
+                Scene(
+                    now - began, self.plan.length_ms / 1000, self.phase,
+                    tuple(self.nemesis.active.values()), (acked - before) / (now - then), acked,
+                    self.tally.unknown, self.takeovers,
+                )
+            )  # fmt: skip
+            before, then = acked, now
+
+    async def _epochs(self) -> dict[int, int]:
+        """The highest epoch of each group that any member tells."""
+        found: dict[int, int] = {}
+        for status in (await self.cluster.statuses()).values():
+            for group in status["groups"] if status else ():
+                found[group["group"]] = max(found.get(group["group"], 0), group["epoch"])
+        return found
