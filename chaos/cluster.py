@@ -34,7 +34,6 @@ START = 60.0  # seconds for everything to be NORMAL
 STOP = 20.0  # seconds for a member to drain
 MAX_MESSAGES = 200  # history: short enough that an absence outlasts it
 MAX_AGE = 180.0
-MEMBERS_TRACE = False  # whether members of this version write traces
 
 
 class Cluster:
@@ -77,7 +76,7 @@ class Cluster:
             f'zookeeper = "{keeper}"\n{listed}\n[member]\nid = "{name}"\n\n'
             f'[admin]\naddress = "{at(name)}:{ADMIN_PORT}"\n\n'
             f"[history]\nmax_messages = {MAX_MESSAGES}\nmax_age = {MAX_AGE}\n"
-            f"{trace if MEMBERS_TRACE else ''}"
+            f"{trace}"
         )
         (self.directory / f"{name}.toml").write_text(text)
 

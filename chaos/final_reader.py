@@ -13,19 +13,21 @@ import trio
 from cyclopts import App
 
 from chaos.topics import topics_of
-from chaos.trace import TraceWriter, message_id
+from chaos.trace import notes
 from client_sdk.link import Link, LinkLost, open_link
 from client_sdk.servers import url_of
 from migratory.errors import MigratoryError
+from migratory.trace_files import TraceWriter
 from migratory.wire import client as wire
 from migratory.wire.codec import MSGPACK
-from migratory.wire.ids import Position, group_of
+from migratory.wire.ids import Position
+from migratory.wire.trace import mid_of
 
 PATIENCE = 20.0  # seconds for one reading of one member
 EVERYTHING = 1_000_000
 
 
-async def read_member(address: str, topics: list[str], groups: int, trace: TraceWriter) -> None:
+async def read_member(address: str, topics: list[str], trace: TraceWriter) -> None:
     """Write all messages and all heads of one member."""
     try:
         with trio.fail_after(PATIENCE):
@@ -35,18 +37,17 @@ async def read_member(address: str, topics: list[str], groups: int, trace: Trace
         wrong = f"{address} could not be read: {error!r}"
         raise MigratoryError("FINAL_READ_FAILED", wrong) from error
     for topic in topics:
-        place = {"topic": topic, "group": group_of(topic, groups)}
         for m in messages.get(topic, []):
-            trace.write(
-                "final_read", **place, epoch=m.epoch, seq=m.sequence, mid=message_id(m.data),
+            trace.row(
+                "final_read", topic=topic, epoch=m.epoch, seq=m.sequence, mid=mid_of(m.data),
                 extra={"member": member},
             )  # fmt: skip
         first = starts[topic].sequence + 1
         if held := messages.get(topic):
             first = held[0].sequence
         head = heads[topic]
-        extra = {"member": member, "first": first}
-        trace.write("final_head", **place, epoch=head.epoch, seq=head.sequence, extra=extra)
+        extra = {"member": member, "first": str(first)}
+        trace.row("final_head", topic=topic, epoch=head.epoch, seq=head.sequence, extra=extra)
 
 
 async def _subscribe(
@@ -109,9 +110,9 @@ app = App(name="chaos.final_reader", backend="trio", result_action="return_value
 async def final_reader(*, servers: str, groups: int, traces: Path, run: str) -> None:
     """Read all members, one after another."""
     topics = [topic for each in topics_of(groups).values() for topic in each]
-    with TraceWriter(traces, run, "reader") as trace:
+    with notes(traces, run, "reader", groups) as trace:
         for address in servers.split(","):
-            await read_member(address, topics, groups, trace)
+            await read_member(address, topics, trace)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from chaos.kinds import COORDINATOR, KINDS
 from chaos.plan import Fault
 from chaos.processes import Program
 from chaos.sockets import reset_connections
-from chaos.trace import TraceWriter
+from chaos.trace import note
+from migratory.trace_files import TraceWriter
 
 PATIENCE = 30.0  # seconds that a fault waits for its moment, and a restarted member for NORMAL
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
@@ -298,14 +299,14 @@ class Nemesis:
                 moment.deadline = float("inf")
                 self.active[fault.id] = f"{fault.kind} {hit}"
                 self.happened += 1
-                self._trace.write("fault_on", extra={**extra, "hit": hit})
+                note(self._trace, "fault_on", {**extra, "hit": hit})
                 await trio.sleep(fault.for_ms / 1000)
 
             try:
                 await self._break(fault.kind)(self.cluster, target, hold)
             finally:
                 if self.active.pop(fault.id, None) is not None:
-                    self._trace.write("fault_off", extra=extra)
+                    note(self._trace, "fault_off", extra)
 
     def _break(self, kind: str) -> Break:
         assert kind in KINDS

@@ -33,10 +33,11 @@ from chaos.network import Network, open_network
 from chaos.plan import Fault, Plan, make_plan
 from chaos.processes import Program
 from chaos.scenarios import find_scenario
-from chaos.trace import TraceWriter
+from chaos.trace import note, notes
 from chaos.view import Scene, View
 from chaos.workload import Tally
 from migratory.errors import MigratoryError
+from migratory.trace_files import TraceWriter
 
 WARM_UP = 30.0  # seconds for the first acknowledgements
 CALM = 3.0  # seconds of traffic after everything is NORMAL again
@@ -115,7 +116,7 @@ async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome
     told = RunFile(run, plan.scenario, plan.seed, plan.minutes, network.can_cut, plan)
     shown = msgspec.json.format(msgspec.json.encode(told), indent=2)
     (out / RUN_FILE).write_bytes(shown + b"\n")
-    with TraceWriter(out / "traces", run, "runner") as trace, View() as view:
+    with notes(out / "traces", run, "runner", plan.groups) as trace, View() as view:
         if lacking:
             view.say(lacking)
         if plan.not_possible:
@@ -127,7 +128,7 @@ async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome
 
 
 def _announce(plan: Plan, trace: TraceWriter) -> None:
-    extra = {
+    extra: dict[str, object] = {
         "members": ",".join(f"m{n}" for n in range(1, plan.members + 1)),
         "faults": plan.survive,
         "groups": plan.groups,
@@ -136,9 +137,9 @@ def _announce(plan: Plan, trace: TraceWriter) -> None:
         "max_messages": MAX_MESSAGES,
         "max_age_ms": round(MAX_AGE * 1000),
     }
-    trace.write("run", extra=extra)
+    note(trace, "run", extra)
     for fault in plan.faults:
-        trace.write("plan", extra={"fault": fault.kind, "target": fault.target, "id": fault.id})
+        note(trace, "plan", {"fault": fault.kind, "target": fault.target, "id": fault.id})
 
 
 class _Run:
@@ -199,7 +200,7 @@ class _Run:
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
-        self.trace.write("phase", extra={"phase": phase})
+        note(self.trace, "phase", {"phase": phase})
 
     # ---- the workload --------------------------------------------------------------------------
 

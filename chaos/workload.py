@@ -31,7 +31,9 @@ from client_sdk import (
     Receipt,
     Subscription,
     open_client,
+    open_trace,
 )
+from migratory.trace_files import TraceWriter
 
 HOT_EVERY, COLD_EVERY = 0.04, 0.06  # seconds between two messages of a publisher
 SETTLE = 30.0  # seconds for outcomes at the end
@@ -73,26 +75,20 @@ HABITS = (
 )
 
 
-def traced_client(
-    servers: list[str], name: str, _traces: Path, _run: str
-) -> AbstractAsyncContextManager[Client]:
-    """A client that writes its trace, as soon as the SDK can."""
-    return open_client(servers, client=name)
-
-
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, servers: list[str], groups: int, traces: Path, run: str, seed: int) -> None:
-        self.hot, self.cold = hot_and_cold(groups)
+    def __init__(self, servers: list[str], trace: TraceWriter, seed: int) -> None:
+        self.hot, self.cold = hot_and_cold(trace.groups)
         self.tally = Tally()
-        self._open: Callable[[str], AbstractAsyncContextManager[Client]] = lambda name: (
-            traced_client(servers, name, traces, run)
-        )
-        self._run = run
+        self._servers = servers
+        self._trace = trace
         self._seed = seed
         self._stop = trio.Event()
         self._stampede = trio.Event()
+
+    def _open(self, name: str) -> AbstractAsyncContextManager[Client]:
+        return open_client(self._servers, client=name, trace=self._trace)
 
     async def run(self) -> None:
         """Publish and subscribe until SIGTERM."""
@@ -135,7 +131,7 @@ class Workload:
             while not self._stop.is_set():
                 for topic in topics:
                     self.tally.sent += 1
-                    payload = f"{self._run}/{name}/{self.tally.sent}"
+                    payload = f"{self._trace.run}/{name}/{self.tally.sent}"
                     receipt = await client.publish_soon(topic, payload)
                     nursery.start_soon(self._settle, receipt)
                     with trio.move_on_after(every):
@@ -208,7 +204,8 @@ app = App(name="chaos.workload", backend="trio", result_action="return_value")
 @app.default
 async def workload(*, servers: str, groups: int, traces: Path, run: str, seed: int) -> None:
     """Publish and subscribe until SIGTERM."""
-    await Workload(servers.split(","), groups, traces, run, seed).run()
+    async with open_trace(traces, run=run, node="workload", groups=groups) as trace:
+        await Workload(servers.split(","), trace, seed).run()
 
 
 if __name__ == "__main__":
