@@ -138,7 +138,10 @@ class Contact:
         return wire.Ack([wire.Acked(frame.id, index, position.epoch, position.sequence, duplicate)])
 
     def deliver(self, trouble: float) -> None:
-        """Queue what the subscriptions have not been sent yet; a bad contact repeats or skips."""
+        """Queue what the subscriptions have not been sent yet; a bad contact repeats or skips.
+
+        It never skips the last message: nobody could tell before another one follows.
+        """
         for topic, sequence in self.delivered.items():
             log, first = self.cluster.logs[topic], self.cluster.firsts[topic]
             start = sequence
@@ -147,7 +150,7 @@ class Contact:
                 self.to_client.append(wire.Gap(topic, position, start + 1, first, len(log)))
                 start = first - 1
             if self.chance.random() < trouble:
-                start = max(0, start + self.chance.choice((-2, -1, 1)))
+                start = min(max(0, start + self.chance.choice((-2, -1, 1))), max(0, len(log) - 1))
             part = log[start:]
             if part:
                 sent = [wire.Message(p.epoch, p.sequence, 0, data) for p, data in part]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cache.retention import Retention
@@ -62,8 +62,13 @@ class World:
 
 
 @given(steps)
+@example([("publish", 1), ("pass", 501), ("publish", 1), ("resume", 1)])
 def test_nothing_is_left_out_in_silence(plan: list[tuple[str, int]]) -> None:
-    """A resume without GAP or RESET brings everything published since; a GAP tells the truth."""
+    """A resume without GAP or RESET brings everything published since; a GAP tells the truth.
+
+    Only to a position from before the topic was forgotten a GAP may be needless: whether anything
+    was published between the two is forgotten as well.
+    """
     world = World()
     for what, much in plan:
         if what == "publish":
@@ -98,7 +103,7 @@ def check(world: World, at: Position, page: Page) -> None:
         assert outcome.asked == at.sequence + 1
         held = [entry for entry in since if entry.seq >= outcome.first]
         assert page.entries == held
-        assert len(held) < len(since)
+        assert len(held) < len(since) or at.sequence < world.state.topics[TOPIC].vacant
     else:
         # Only who knew a topic that is forgotten has a position that nobody knows.
         assert outcome == Reset("unknown_position")
