@@ -59,3 +59,22 @@ KINDS = (
     *("pub_send", "pub_ack", "pub_nack", "sub_open", "sub_status", "deliver", "sub_close"),
     *("link_up", "link_down", "final_read", "final_head"),
 )
+
+_SUBSCRIBED = ("sub", "topic", "group")
+_PUBLISHED = ("topic", "group", "pid", "pseq", "mid")
+_ENDED = ("topic", "group", "epoch", "seq")
+# What the checks cannot do without, beside REQUIRED; a row that lacks it is told as a fault.
+NEEDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("elect", "floor", "step_down"), ("group", "epoch")),
+    **dict.fromkeys(
+        ("promise", "open", "append", "commit", "ack", "install", "normal"),
+        ("group", "epoch", "idx"),
+    ),
+    "window": ("group", "topic", "seq"),
+    **dict.fromkeys(("pub_send", "pub_nack"), ("topic", "group", "mid")),
+    "pub_ack": (*_PUBLISHED, "epoch", "seq"),
+    **dict.fromkeys(("sub_open", "sub_status", "sub_close"), _SUBSCRIBED),
+    "deliver": (*_SUBSCRIBED, "epoch", "seq", "mid"),
+    "final_read": (*_ENDED, "mid"),
+    "final_head": _ENDED,
+}

@@ -20,7 +20,10 @@ from spark.faults import TraceError
 # Small traces on one machine: few partitions, no web server.
 LOCAL = {
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.shuffle.partitions": "2",
+    # Compiling and replanning take longer than a small trace does.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
