@@ -91,7 +91,9 @@ def _violations(found: DataFrame) -> list[Found]:
 
 def _place() -> Column:
     where = F.concat_ws(" ", F.col("topic"), F.concat(F.lit("group "), F.col("group")))
-    return F.concat(F.col("witness"), F.when(where != "", F.concat(F.lit(" — "), where)))
+    return F.concat(
+        F.col("witness"), F.when(where != "", F.concat(F.lit(" — "), where)).otherwise("")
+    )
 
 
 def _counts(trace: Prepared) -> dict[str, int]:
