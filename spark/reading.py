@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
@@ -154,12 +155,12 @@ def _holes(rows: DataFrame) -> DataFrame:
 
 
 def _name(address: str) -> str:
-    return address.rsplit("/", 1)[-1]
+    return unquote(address.rsplit("/", 1)[-1])
 
 
 def _place(address: str, raw: str | None, proc: str | None, n: int | None) -> str:
     """The line, if the file lies here; else the number that the row has in its process."""
-    path = Path(address.removeprefix("file://"))
+    path = Path(unquote(urlsplit(address).path))
     if raw is not None and path.is_file():
         with path.open(errors="replace") as opened:
             for number, line in enumerate(opened, 1):
