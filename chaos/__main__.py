@@ -23,7 +23,7 @@ app = App(
 
 
 @app.command
-async def run(*, scenario: str = "random", minutes: float = 2.0, seed: int = 1, out: Path) -> int:
+async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path) -> int:
     """Carry a scenario out; Ctrl-C heals and ends everything.
 
     Parameters

@@ -175,10 +175,11 @@ def honest_gap(ledger: Ledger) -> Iterator[Violation]:
     applied = {position(row) for row in ledger.commits}
     for stream in ledger.streams.values():
         for row, _, held, _, _ in stream:
-            outcome, first = extra(row, "outcome"), number(row, "first")
             if row["kind"] != "sub_status":
                 continue
+            outcome = extra(row, "outcome")
             if outcome == "gap":
+                first = number(row, "first")
                 told = (row["topic"], extra(row, "member"), first) in windows
                 if not told or (number(row, "asked") or 0) >= (first or 0):
                     yield found(ledger, "HONEST_GAP", row, f"the history did not begin at {first}")

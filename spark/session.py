@@ -44,6 +44,7 @@ exec "{java}" "$@"
 def local_session(cores: str = "*") -> SparkSession:
     """A session on this machine; the log says errors only."""
     use_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # never an address that others reach
     builder = SparkSession.builder.appName("migratory checks").master(f"local[{cores}]")
     for key, value in {**LOCAL, **SHARED}.items():
         builder = builder.config(key, value)
