@@ -14,6 +14,7 @@ from pathlib import Path
 from spark.summary import PERCENTILES, Summary
 
 WIDTH = 900
+LEFT = 120  # of the time line: names of lanes stand there
 LANE = 16
 LANES = 24  # the groups with the longest silences
 COLOURS = {"valid": "#1a7f37", "invalid": "#b3261e", "unknown": "#9a6700"}
@@ -95,29 +96,32 @@ def _checks(summary: Summary) -> str:
 
 
 def _timeline(summary: Summary) -> str:
-    """Faults as bands; per group, where somebody waited for an ack and none came."""
+    """A lane for each fault, and one for each group where somebody waited for an ack in vain."""
     if summary.end <= summary.start:
         return "<p>A time line needs one run with acknowledged publications.</p>"
     worst: dict[int, int] = {}
     for group, since, until in summary.silences:
         worst[group] = max(until - since, worst.get(group, 0))
     lanes = sorted(sorted(worst, key=lambda group: -worst[group])[:LANES])
-    height = LANE * (len(lanes) + 3)
-    scale = (WIDTH - 80) / (summary.end - summary.start)
+    kinds = sorted({name for name, _, _ in summary.bands})
+    height = LANE * (len(kinds) + len(lanes) + 2)
+    scale = (WIDTH - LEFT - 10) / (summary.end - summary.start)
 
     def bar(since: int, until: int, y: int, tall: int, paint: str, title: str) -> str:
-        x, wide = 70 + (since - summary.start) * scale, max(1.0, (until - since) * scale)
+        x, wide = LEFT + (since - summary.start) * scale, max(1.0, (until - since) * scale)
         return (
             f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{tall}" {paint}>'
             f"<title>{escape(title)}</title></rect>"
         )
 
-    drawn = [
-        bar(on, off, 0, height - LANE, 'fill="#b3261e" fill-opacity=".15"', name)
-        + f'<text x="{70 + (on - summary.start) * scale:.1f}" y="11">{escape(name)}</text>'
-        for name, on, off in summary.bands
-    ]
-    for lane, group in enumerate(lanes, 1):
+    drawn = []
+    for name, on, off in summary.bands:
+        drawn.append(bar(on, off, 0, height - LANE, 'fill="#b3261e" fill-opacity=".08"', name))
+        y = kinds.index(name) * LANE + 3
+        drawn.append(bar(on, off, y, LANE - 6, 'fill="#5b6470"', f"{name} {_ms(off - on)}"))
+    for lane, kind in enumerate(kinds):
+        drawn.append(f'<text x="0" y="{lane * LANE + 12}">{escape(kind)}</text>')
+    for lane, group in enumerate(lanes, len(kinds)):
         drawn.append(f'<text x="0" y="{lane * LANE + 12}">group {group}</text>')
         drawn += [
             bar(since, until, lane * LANE + 3, LANE - 6, 'fill="#b3261e"', _ms(until - since))
@@ -125,11 +129,11 @@ def _timeline(summary: Summary) -> str:
             if of == group
         ]
     seconds = (summary.end - summary.start) / 1_000_000
-    drawn.append(f'<text x="70" y="{height - 3}">0 s</text>')
+    drawn.append(f'<text x="{LEFT}" y="{height - 3}">0 s</text>')
     drawn.append(f'<text x="{WIDTH - 60}" y="{height - 3}">{seconds:.1f} s</text>')
     return _svg(height, drawn) + (
-        f"<p>Bands are faults. Bars are times without an ack while one was waited for, "
-        f"{len(worst)} groups had any worth showing.</p>"
+        "<p>Grey bars and the bands behind them are faults. Red bars are times without an ack "
+        f"while one was waited for; {len(worst)} groups had any worth showing.</p>"
     )
 
 
