@@ -1,15 +1,17 @@
 """Structured logs: events with a name and fields, as JSON lines or for a terminal.
 
 Invariants: nothing on the message path logs; a field whose name sounds like a secret is never
-written; other libraries' warnings (kazoo's among them) come out in the same form.
+written; other libraries' warnings (kazoo's among them) come out in the same form; a disk that takes
+no lines loses them and harms nobody.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import orjson
 import structlog
@@ -44,10 +46,27 @@ def configure(
         if form == JSON
         else [*_common(), *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(out))),
         cache_logger_on_first_use=True,
     )
     _capture_libraries(max(number, logging.WARNING))
+
+
+class _Lossy:
+    """A stream that loses what its disk or pipe does not take: nobody logs in order to fail."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str) -> None:
+        """Write it, if that is possible."""
+        with contextlib.suppress(OSError):
+            self._out.write(text)
+
+    def flush(self) -> None:
+        """Let it be seen, if that is possible."""
+        with contextlib.suppress(OSError):
+            self._out.flush()
 
 
 def _common() -> list[Processor]:

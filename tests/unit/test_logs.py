@@ -58,3 +58,14 @@ def test_people_get_plain_lines() -> None:
     get_logger("engine").info("open", group=7)
     assert "open" in out.getvalue()
     assert "group=7" in out.getvalue()
+
+
+def test_a_full_disk_loses_lines_and_harms_nobody() -> None:
+    """Whoever logs goes on, whatever the disk under the log does."""
+    with io.FileIO("/dev/full", "w") as disk:
+        full = io.TextIOWrapper(disk, write_through=True)
+        with pytest.raises(OSError, match="No space"):
+            full.write("x")
+        configure(JSON, "info", full)
+        get_logger("engine").info("elect")
+        logging.getLogger("kazoo.client").warning("Connection dropped")
