@@ -159,5 +159,10 @@ async def _order(g: int, answering: dict[str, dict[str, Any]], *, without_quorum
 
     best = max(answering, key=worth)
     body = msgspec.json.encode({"groups": [g], "without_quorum": without_quorum})
-    await ask_soon(best, "/recover", "POST", body)
-    print(f"group {g}: {answering[best]['member']} stands")
+    member = answering[best]["member"]
+    said = await ask_soon(best, "/recover", "POST", body)
+    if not isinstance(said, dict) or "groups" not in said:
+        told = said.get("detail", said.get("error")) if isinstance(said, dict) else "it is silent"
+        wrong = f"{member} does not take the order: {told}"
+        raise MigratoryError("ORDER_REFUSED", wrong, f"repeat it on the machine of {member}")
+    print(f"group {g}: {member} stands")

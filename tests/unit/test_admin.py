@@ -9,6 +9,8 @@ from http import HTTPStatus
 import pytest
 import trio
 
+from migratory.commands.status import recover
+from migratory.errors import MigratoryError
 from migratory.shell.admin import MAX_BODY, Admin, Request, Response, answer
 
 
@@ -84,3 +86,24 @@ async def test_what_is_not_served_is_refused(request_bytes: bytes, status: int) 
     """Each kind of wrong request has its status, and the server goes on."""
     async with client() as stream:
         assert (await ask(stream, request_bytes))[0] == status
+
+
+def _waits(_: Request) -> Response:
+    group = {"group": 0, "waits_for_operator": True, "status": "NORMAL", "last_epoch": 1, "last": 1}
+    return answer(HTTPStatus.OK, {"member": "m7", "groups": [group]})
+
+
+def _refuses(_: Request) -> Response:
+    return answer(HTTPStatus.FORBIDDEN, {"error": "FORBIDDEN", "detail": "not from there"})
+
+
+async def test_an_order_that_is_refused_is_told() -> None:
+    """`recover` never says that a member stands which did not take the order."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    pages = {("GET", "/status"): _waits, ("POST", "/recover"): _refuses}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Admin(pages).run, listener)
+        admin = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        with pytest.raises(MigratoryError, match=r"ORDER_REFUSED.*not from there\n.*of m7"):
+            await recover(accept_loss=True, yes=True, admin=admin)
+        nursery.cancel_scope.cancel()
