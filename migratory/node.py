@@ -382,7 +382,7 @@ def _not_taken(started: bool) -> Response:
 
 def _say_of_trace(fault: str) -> None:
     if fault:
-        log.error("trace_lost", detail=fault)
+        log.error("trace_waits", detail=fault)
     else:
         log.info("trace_written")
 

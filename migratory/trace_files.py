@@ -8,7 +8,9 @@ by itself when many wait.
 Invariants: rows are numbered in the order in which things happened; a number is used once, and
 one that is missing in the files names a row that could not be written. No failure to write leaves
 this module: the process goes on, it is said once, tried again every second, and said once more
-when it works again. A file ends with a whole line, except where a process was killed in a write.
+when it works again. What a disk did not take waits in memory, at most `KEPT_BYTES` of it, and is
+written first when there is room; what comes beyond that is lost. A file ends with a whole line,
+except where a process was killed in a write.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ FILE_BYTES = 64 << 20
 FILES = 16
 MAX_WAITING = 256  # rows, then they are written
 RETRY = 1.0  # seconds between two attempts at a disk that takes nothing
+KEPT_BYTES = 16 << 20  # of rows that wait for such a disk
 
 
 def _say(fault: str) -> None:
     logger = logging.getLogger("migratory.trace")
-    logger.warning("rows are lost: %s" if fault else "rows are written again%s", fault)
+    logger.warning("rows are not written: %s" if fault else "rows are written again%s", fault)
 
 
 class TraceFiles:
@@ -45,24 +48,24 @@ class TraceFiles:
         self._fd = -1
         self._size = 0
         self._retry_at = 0.0
+        self._kept = bytearray()  # what a disk has not taken
         self.fault = ""
         self.say: Callable[[str], None] = _say  # is told of a fault, and "" when it is over
 
     def write(self, lines: bytes) -> None:
-        """Write whole lines, or lose them."""
-        now = time.monotonic()
-        if self.fault and now < self._retry_at:
-            return
-        try:
-            self._append(lines)
-        except OSError as error:
-            self._retry_at = now + RETRY
-            self._change(error.strerror or str(error))
-        else:
-            self._change("")
+        """Write whole lines; while the disk takes none they are kept, or lost when too many are."""
+        if len(self._kept) + len(lines) <= KEPT_BYTES:
+            self._kept += lines
+        if not self.fault or time.monotonic() >= self._retry_at:
+            self._write_kept()
 
     def close(self) -> None:
         """Close the file that is open; a later write goes on behind it."""
+        if self._kept:
+            self._write_kept()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -71,7 +74,16 @@ class TraceFiles:
         """Where file number k is."""
         return self._directory / f"{self._proc}.{k}.jsonl"
 
-    def _append(self, lines: bytes) -> None:
+    def _write_kept(self) -> None:
+        try:
+            self._append()
+        except OSError as error:
+            self._retry_at = time.monotonic() + RETRY
+            self._change(error.strerror or str(error))
+        else:
+            self._change("")
+
+    def _append(self) -> None:
         if self._fd < 0:
             self._directory.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -79,21 +91,25 @@ class TraceFiles:
             self._size = os.fstat(self._fd).st_size
         written = 0
         try:
-            while written < len(lines):
-                written += os.write(self._fd, lines[written:])
+            while written < len(self._kept):
+                written += os.write(self._fd, self._kept[written:])
         except OSError:
             # Whole lines stay, the torn one goes: what is in a file can always be read.
-            whole = lines.rfind(b"\n", 0, written) + 1
+            whole = self._kept.rfind(b"\n", 0, written) + 1
             if written != whole:
                 os.ftruncate(self._fd, self._size + whole)
-            self._size += whole
+            self._taken(whole)
             raise
-        self._size += written
+        self._taken(written)
         if self._size >= self._file_bytes:
-            self.close()
+            self._close_file()
             self._k += 1
             # The next one makes so many, so the oldest goes now.
             self.path(self._k - self._files).unlink(missing_ok=True)
+
+    def _taken(self, size: int) -> None:
+        del self._kept[:size]
+        self._size += size
 
     def _change(self, fault: str) -> None:
         if bool(fault) != bool(self.fault):

@@ -131,8 +131,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def test_a_full_disk_loses_rows_and_nothing_else(tmp_path: Path, said: list[str]) -> None:
-    """The lost rows are holes in the numbers; it is said once, and once more when it works."""
+def test_a_full_disk_costs_nothing_while_it_is_short(tmp_path: Path, said: list[str]) -> None:
+    """Rows wait for room; it is said once that they do, and once more when they are written."""
     (tmp_path / "m1.0.jsonl").symlink_to("/dev/full")
     writer = TraceWriter(tmp_path, "r", "m1", 10)
     for _ in range(3):
@@ -147,13 +147,53 @@ def test_a_full_disk_loses_rows_and_nothing_else(tmp_path: Path, said: list[str]
         writer.flush()
     writer.close()
     assert said == [os.strerror(errno.ENOSPC), ""]
-    assert numbers(tmp_path) == [3, 4]
+    assert numbers(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_a_disk_that_stays_full_loses_rows_and_nothing_else(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded: what comes when too many rows wait is a hole in the numbers."""
+    (tmp_path / "m1.0.jsonl").symlink_to("/dev/full")
+    writer = TraceWriter(tmp_path, "r", "m1", 10)
+    writer.row("boot")
+    writer.flush()
+    monkeypatch.setattr(trace_files, "KEPT_BYTES", 1000)
+    for _ in range(20):
+        writer.row("boot")
+        writer.flush()
+    (tmp_path / "m1.0.jsonl").unlink()
+    writer.files.close()
+    for _ in range(2):  # the first one comes when nobody has seen yet that there is room
+        writer.row("boot")
+        writer.flush()
+    writer.close()
+    found = numbers(tmp_path)
+    assert found == [*range(len(found) - 1), 22]
+    assert 3 < len(found) < 12
+    assert said == [os.strerror(errno.ENOSPC), ""]
+
+
+def test_a_writer_that_ends_tries_a_last_time(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is written at the end, if there is room by then."""
+    monkeypatch.setattr(trace_files, "RETRY", 3600.0)
+    place = tmp_path / "no directory"
+    place.write_text("")
+    writer = TraceWriter(place, "r", "m1", 10)
+    writer.row("boot")
+    writer.flush()
+    place.unlink()
+    writer.close()
+    assert numbers(place) == [0]
+    assert len(said) == 2
 
 
 def test_a_disk_that_takes_nothing_is_not_tried_all_the_time(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two attempts rows are lost without a system call."""
+    """Between two attempts rows are kept without a system call."""
     monkeypatch.setattr(trace_files, "RETRY", 3600.0)
     place = tmp_path / "no directory"
     place.write_text("")
@@ -162,7 +202,7 @@ def test_a_disk_that_takes_nothing_is_not_tried_all_the_time(
     writer.flush()
     place.unlink()
     writer.row("boot")
-    writer.close()
+    writer.flush()
     assert len(said) == 1
     assert not place.exists()
 
@@ -190,10 +230,9 @@ def test_a_write_that_is_cut_leaves_whole_lines(tmp_path: Path) -> None:
     """Where the disk fills in the middle of a row, the torn part is taken back."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == "rows are lost: File too large\nrows are written again\n"
+    assert told == "rows are not written: File too large\nrows are written again\n"
     (path,) = tmp_path.iterdir()
     lines = path.read_bytes()
     assert lines.endswith(b"\n")
     found = numbers(tmp_path)
-    assert len(found) == lines.count(b"\n") > 3
-    assert found == [*range(len(found) - 1), 40]
+    assert found == list(range(41))
