@@ -88,19 +88,22 @@ def recover_silent(ledger: Ledger) -> Iterator[Violation]:
 
 def unavail(ledger: Ledger) -> Iterator[Violation]:
     """At most one in a hundred pairs of fault and group is silent for longer than the bound."""
-    by_group: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    by_group: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for row, sent, acked in ledger.publications.values():
         if sent is not None and acked is not None:
-            by_group[row["group"]].append((acked, sent))
+            up_at, contact = ledger.links.get(row.get("conn"), (0, ""))
+            by_group[row["group"]].append((acked, max(sent, up_at), contact))
     late: dict[Key, int] = {}
     for group, answers in by_group.items():
         before = 0
-        for acked, sent in sorted(answers):
+        for acked, sent, contact in sorted(answers):
             since, before = max(before, sent), acked
             silence = (acked - since) // 1000
             if silence <= ledger.bounds.silence_ms:
                 continue
             near = _near(ledger, since, acked)
+            if contact in {fault.hit for fault in near.values()}:
+                continue
             if sum(fault.weight for fault in near.values()) <= ledger.setting("run", "faults", 1):
                 for name in near:
                     late[group, name] = max(silence, late.get((group, name), 0))
@@ -178,7 +181,8 @@ def non_vacuous(ledger: Ledger) -> Iterator[Violation]:
         "resume": any((number(row, "missed") or 0) > 0 for row in resumed),
         "final read": bool(ledger.kinds.get("final_head")),
     }
-    lacks = [f"no {name}" for name in (*ledger.bounds.require, "final read") if not happened[name]]
+    due = [name for name in ledger.bounds.require if name in ledger.required]
+    lacks = [f"no {name}" for name in (*due, "final read") if not happened[name]]
     busy = len({row["group"] for row in ledger.of("pub_ack")})
     groups = ledger.setting("run", "groups", 1)
     if busy < groups:

@@ -47,6 +47,7 @@ class Fault(NamedTuple):
     on_at: int
     over_at: float
     weight: int
+    hit: str  # whom, when its target is a role
 
 
 class Acked(NamedTuple):
@@ -159,8 +160,19 @@ class Ledger:
         return list(first.values())
 
     @cached_property
+    def required(self) -> set[str]:
+        """What the run says that it must have seen; everything when it says nothing."""
+        told = [extra(row, "require") for row in self.of("run")]
+        return set(HAPPENINGS if not told or told[0] is None else told[0].split(","))
+
+    @cached_property
+    def links(self) -> dict[str | None, tuple[int, str]]:
+        """When each connection was welcomed, and by whom."""
+        return {row["conn"]: (row["t_wall"], extra(row, "member")) for row in self.of("link_up")}
+
+    @cached_property
     def publications(self) -> dict[Key, tuple[Row, int | None, int | None]]:
-        """A row of each numbered publication, when it was first sent and first acknowledged."""
+        """The last row of each numbered publication's sends, when it was first sent and acked."""
         sent: dict[Key, int] = {}
         answered: dict[Key, int] = {}
         rows: dict[Key, Row] = {}
@@ -168,7 +180,8 @@ class Ledger:
             for row in self.of(kind):
                 if row.get("pid") is not None:
                     key = publication(row)
-                    rows.setdefault(key, row)
+                    if kind == "pub_send" or key not in rows:
+                        rows[key] = row
                     times[key] = min(row["t_wall"], times.get(key, row["t_wall"]))
         return {key: (row, sent.get(key), answered.get(key)) for key, row in rows.items()}
 
@@ -188,7 +201,8 @@ class Ledger:
             name, at, target = extra(row, "id"), row["t_wall"], extra(row, "target") or ""
             weight = 1000 if target in {"all", "*"} else len(target.split(","))
             if row["kind"] == "fault_on":
-                found[name] = Fault(extra(row, "fault"), at, float("inf"), weight)
+                hit = extra(row, "hit") or target
+                found[name] = Fault(extra(row, "fault"), at, float("inf"), weight, hit)
             elif name in found:
                 over = at + self.bounds.heal_ms * 1000
                 found[name] = found[name]._replace(over_at=over)

@@ -87,7 +87,7 @@ class Prepared:
 
     @cached_property
     def runs(self) -> DataFrame:
-        """One row per run: its numbers, and Q as the members themselves state it."""
+        """One row per run: its numbers, what it requires, and Q as the members state it."""
 
         def number(kind: str, key: str, default: int) -> Column:
             told = F.max(F.when(F.col("kind") == kind, extra(key).cast("long")))
@@ -101,6 +101,7 @@ class Prepared:
                 number("run", "max_messages", 1000),
                 number("run", "max_age_ms", 180_000),
                 number("boot", "copies", 1),
+                F.max(F.when(F.col("kind") == "run", extra("require"))).alias("require"),
             )
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
@@ -126,10 +127,12 @@ class Prepared:
 
     @cached_property
     def publications(self) -> DataFrame:
-        """Publications with a number: first given to a connection, first acknowledged."""
+        """Publications with a number: first and last given to a connection, first acknowledged."""
         rows = self.of("pub_send", "pub_ack").where(F.col("pid").isNotNull())
+        sent = F.col("kind") == "pub_send"
         return rows.groupBy(*PUBLICATION).agg(
-            F.min(F.when(F.col("kind") == "pub_send", F.col("t_wall"))).alias("sent_at"),
+            F.min(F.when(sent, F.col("t_wall"))).alias("sent_at"),
+            F.max_by("conn", F.when(sent, F.col("n"))).alias("conn"),
             F.min(F.when(F.col("kind") == "pub_ack", F.col("t_wall"))).alias("acked_at"),
         )
 
@@ -169,7 +172,8 @@ class Prepared:
     def faults(self) -> DataFrame:
         """Faults as intervals that end when the cluster may be expected to be whole again.
 
-        `weight` is how many members a fault may take away; `all` takes more than any f.
+        `weight` is how many members a fault may take away; `all` takes more than any f. `hit` is
+        whom it turned out to be.
         """
         whole = F.lit(self.bounds.heal_ms * 1000)
         target = F.coalesce(F.max(extra("target")), F.lit(""))
@@ -180,6 +184,7 @@ class Prepared:
             .groupBy("run", "id")
             .agg(
                 F.max(extra("fault")).alias("fault"),
+                F.coalesce(F.max(extra("hit")), F.max(extra("target"))).alias("hit"),
                 F.min(F.when(F.col("kind") == "fault_on", F.col("t_wall"))).alias("on_at"),
                 F.coalesce(off + whole, F.lit(2**62)).alias("over_at"),
                 F.when(target.isin("all", "*"), F.lit(1000))

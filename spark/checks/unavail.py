@@ -6,19 +6,28 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import Prepared
+from spark.prepared import Prepared, extra
 
 
 def check(trace: Prepared) -> DataFrame:
     """At most one in a hundred pairs of fault and group is without acks for longer than the bound.
 
-    Silence counts while an acknowledgement is waited for. More than f members taken away at once
-    excuse it; a fault lasts until the cluster had time to heal.
+    Silence counts while an acknowledgement is waited for, on the connection that brought it and at
+    a contact that no fault hit: how long clients stay with one that is frozen or cut off is their
+    own patience. More than f members taken away at once excuse it; a fault lasts until the cluster
+    had time to heal.
     """
     in_group = Window.partitionBy("run", "group").orderBy("acked_at")
-    answered = trace.publications.where("sent_at is not null and acked_at is not null")
+    links = (
+        trace.few.where("kind = 'link_up'")
+        .groupBy("run", "conn")
+        .agg(F.max("t_wall").alias("up_at"), F.max(extra("member")).alias("contact"))
+    )
+    answered = trace.publications.where("sent_at is not null and acked_at is not null").join(
+        F.broadcast(links), ["run", "conn"], "left"
+    )
     silences = answered.withColumn(
-        "since", F.greatest(F.lag("acked_at").over(in_group), F.col("sent_at"))
+        "since", F.greatest(F.lag("acked_at").over(in_group), F.col("sent_at"), F.col("up_at"))
     ).withColumn("silence_ms", ((F.col("acked_at") - F.col("since")) / 1000).cast("long"))
     pairs = (
         answered.groupBy("run")
@@ -36,9 +45,10 @@ def check(trace: Prepared) -> DataFrame:
             F.sum("weight").alias("weight"),
             F.collect_set("id").alias("ids"),
             F.min("fault").alias("fault"),
+            F.max(F.coalesce(F.col("hit") == F.col("contact"), F.lit(False))).alias("at_hit"),
         )
         .join(F.broadcast(trace.runs), "run")
-        .where("weight <= faults")
+        .where("weight <= faults and not at_hit")
         .select(*silence, "fault", F.explode("ids").alias("id"))
         .groupBy("run", "group", "id")
         .agg(F.max("silence_ms").alias("silence_ms"), F.max("fault").alias("fault"))

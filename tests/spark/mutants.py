@@ -341,6 +341,54 @@ def unanswered_in_quiet_times(rows: Rows) -> Rows:
     return without(rows, *rows_of(rows, "pub_ack", epoch=1))
 
 
+# ---- what looks bad and is not -------------------------------------------------------------------
+
+
+def _silent_by(rows: Rows, contact: str, welcomed: int) -> Rows:
+    """The resend after the fault, answered late, went to this contact."""
+    rows = silent_after_the_fault(rows)
+    second = next(row for row in rows_of(rows, "pub_send") if row["extra"]["attempt"] == "2")
+    second["conn"] = "late"
+    link = rows_of(rows, "link_up")[0]
+    at = second["t_wall"] + welcomed
+    return after(rows, link, conn="late", t_wall=at, extra={"member": contact})
+
+
+def waited_at_a_contact_that_was_hit(rows: Rows) -> Rows:
+    """The contact itself was frozen: the group may have been served all the time."""
+    return _silent_by(rows, "m1", 0)
+
+
+def waited_for_a_connection(rows: Rows) -> Rows:
+    """The client was late, not the group: it had no contact before."""
+    return _silent_by(rows, "m3", 5 * SECOND // 2)
+
+
+def what_the_run_does_not_require(rows: Rows) -> Rows:
+    """The scenario cannot have duplicates, and its run says so."""
+    told(rows_of(rows, "run")[0], require="takeover,sync,gap,resume")
+    return no_duplicate(rows)
+
+
+EXCUSED = (
+    waited_at_a_contact_that_was_hit, waited_for_a_connection, what_the_run_does_not_require,
+)  # fmt: skip
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def waited_at_another_contact(rows: Rows) -> Rows:
+    """The contact was well, the group was not."""
+    return _silent_by(rows, "m3", 0)
+
+
+def no_takeover_though_required(rows: Rows) -> Rows:
+    """What a run requires must happen."""
+    told(rows_of(rows, "run")[0], require="takeover")
+    return no_takeover(rows)
+
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "AGREE": (redelivered_under_another_epoch, another_message_at_the_end, two_entries_at_an_index),
     "NO_GAP": (delivery_lost, deliveries_swapped, gap_that_goes_on_too_late, delivered_twice),
@@ -362,11 +410,11 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         *(reset_without_a_reason, reset_from_a_known_position),
     ),
     "ACK_TRUTH": (refused_and_published, gone_from_all_members),
-    "UNAVAIL": (silent_after_the_fault,),
+    "UNAVAIL": (silent_after_the_fault, waited_at_another_contact),
     "STALE": (delivered_late,),
     "LIVE": (acked_late_after_healing, never_acked_after_healing, never_normal, ends_differ),
     "NON_VACUOUS": (
         *(fault_never_happened, no_sync, no_takeover, no_duplicate, nothing_missed),
-        *(no_final_read, idle_group, unanswered_in_quiet_times),
+        *(no_final_read, idle_group, unanswered_in_quiet_times, no_takeover_though_required),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -12,7 +13,7 @@ from spark.checks import CHECKS, all_violations
 from spark.prepared import Prepared
 from spark.schemas import TRACE
 from tests.spark.good_trace import Row, good_trace
-from tests.spark.mutants import MUTANTS
+from tests.spark.mutants import EXCUSED, MUTANTS
 
 GOOD = {"good": (5, 7), "good-short": (2, 6), "good-long": (9, 12)}
 Found = dict[str, set[str]]
@@ -21,7 +22,7 @@ Found = dict[str, set[str]]
 def traces() -> dict[str, list[Row]]:
     """Good traces and all mutants, each under its own run."""
     found = {run: good_trace(run, *sizes) for run, sizes in GOOD.items()}
-    for mutant in {mutant for mutants in MUTANTS.values() for mutant in mutants}:
+    for mutant in {*EXCUSED, *(mutant for mutants in MUTANTS.values() for mutant in mutants)}:
         rows = mutant(deepcopy(found["good"]))
         found[mutant.__name__] = [{**row, "run": mutant.__name__} for row in rows]
     return found
@@ -70,6 +71,14 @@ def test_each_check_sees_its_mutants(check: str, by_spark: Found, by_python: Fou
     names = [mutant.__name__ for mutant in MUTANTS[check]]
     assert [name for name in names if check not in by_python[name]] == []
     assert [name for name in names if check not in by_spark[name]] == []
+
+
+@pytest.mark.parametrize("excused", EXCUSED)
+def test_what_is_excused_is_clean(
+    excused: Callable[[list[Row]], list[Row]], by_spark: Found, by_python: Found
+) -> None:
+    """Nobody is blamed for a client's patience, or for what a scenario cannot have."""
+    assert by_python[excused.__name__] == by_spark[excused.__name__] == set()
 
 
 def test_both_checkers_agree(by_spark: Found, by_python: Found) -> None:
