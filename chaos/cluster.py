@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 import trio
 
+from chaos.cable import TUN
+from chaos.kinds import KINDS
 from chaos.network import NamespaceNetwork, Network
 from chaos.plan import Plan
 from chaos.processes import Program
@@ -50,6 +52,7 @@ class Cluster:
         self.forgetful: set[str] = set()  # members that were started and not seen NORMAL since
         self.down: set[str] = set()  # what is meant not to run
         self.strays: list[Program] = []  # replaced processes that may still run
+        self._lives = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
         for name in (*self.members, *self.zookeepers, CLIENTS):
             network.add(name)
         for name in self.members:
@@ -74,7 +77,7 @@ class Cluster:
         text = (
             f'[cluster]\nname = "chaos"\nfaults = {self.survive}\ngroups = {self.groups}\n'
             f'zookeeper = "{keeper}"\n{listed}\n[member]\nid = "{name}"\n\n'
-            f'[admin]\naddress = "{at(name)}:{ADMIN_PORT}"\n\n'
+            f'[admin]\naddress = "{self.network.home(name)}:{ADMIN_PORT}"\n\n'
             f"[history]\nmax_messages = {MAX_MESSAGES}\nmax_age = {MAX_AGE}\n"
             f"{trace}"
         )
@@ -101,6 +104,22 @@ class Cluster:
         self.down.add(name)
         self.programs[name].kill()
 
+    def pause(self, name: str) -> None:
+        """Freeze it."""
+        self.programs[name].pause()
+
+    def resume(self, name: str) -> None:
+        """Let it go on."""
+        self.programs[name].resume()
+
+    def cut(self, source: str, target: str) -> None:
+        """Lose whatever one host sends to another."""
+        self.network.cut(source, target)
+
+    def heal(self, source: str, target: str) -> None:
+        """Take one cut back."""
+        self.network.heal(source, target)
+
     def revive(self) -> list[str]:
         """Start what ended by itself, as an operator's supervisor would; who that was."""
         ended = [n for n, p in self.programs.items() if n not in self.down and not p.running]
@@ -113,6 +132,17 @@ class Cluster:
         self.down.add(name)
         return await self.programs[name].stop(STOP)
 
+    async def recover(self, name: str) -> None:
+        """Order a member, as an operator on its host, to open what waits with what it can find."""
+        admin = f"{self.network.home(name)}:{ADMIN_PORT}"
+        words = ["migratory", "recover", "--accept-loss", "--yes", "--admin", admin]
+        log = self.directory / "recover.log"
+        ordered = Program(words, self.network.entrance(name), log)
+        try:
+            await ordered.ended()
+        finally:
+            ordered.kill()
+
     async def close(self) -> None:
         """End everything at once: what was worth reading has been read."""
         for program in (*self.programs.values(), *self.strays):
@@ -124,7 +154,7 @@ class Cluster:
     async def status(self, name: str) -> dict[str, Any] | None:
         """What a member says of itself; None while it does not."""
         request = b"GET /status HTTP/1.1\r\nHost: member\r\nConnection: close\r\n\r\n"
-        answer = await self._ask(name, ADMIN_PORT, request)
+        answer = await self._ask(name, (self.network.home(name), ADMIN_PORT), request)
         try:
             found = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
         except msgspec.DecodeError:
@@ -147,7 +177,7 @@ class Cluster:
                 nursery.start_soon(fill, name)
         return {name: found[name] for name in self.members}
 
-    async def _ask(self, name: str, port: int, request: bytes) -> bytes:
+    async def _ask(self, name: str, where: tuple[str, int], request: bytes) -> bytes:
         """One question to a host from itself; empty when nobody answers."""
         answer = b""
         with (
@@ -155,11 +185,16 @@ class Cluster:
             contextlib.suppress(OSError),
             trio.socket.from_stdlib_socket(self.network.open_socket(name)) as asked,
         ):
-            await asked.connect((self.network.address(name), port))
+            await asked.connect(where)
             await asked.send(request)
             while part := await asked.recv(1 << 16):
                 answer += part
         return b"" if waited.cancelled_caught else answer
+
+    def trace_bytes(self, name: str) -> int:
+        """How much all lives of a member have written of their traces."""
+        files = (self.directory / "traces").glob(f"{name}-*.jsonl")
+        return sum(file.stat().st_size for file in files)
 
     async def coordinator(self) -> str:
         """Who coordinates the group with the most traffic; any member when nobody says so."""
@@ -170,7 +205,8 @@ class Cluster:
     async def zookeeper_leader(self) -> str:
         """Which ZooKeeper server leads; any when nobody says so."""
         for name in self.zookeepers:
-            if b"Mode: leader" in await self._ask(name, ZOOKEEPER_PORT, b"srvr"):
+            where = (self.network.address(name), ZOOKEEPER_PORT)
+            if b"Mode: leader" in await self._ask(name, where, b"srvr"):
                 return name
         return self.zookeepers[0]
 
@@ -194,11 +230,17 @@ class Cluster:
         remedy = f"the members' logs are in {self.directory}"
         raise MigratoryError("NOT_NORMAL", f"not NORMAL in time: {'; '.join(told)}", remedy)
 
-    async def wait_remembered(self, name: str) -> None:
-        """Wait until `name` may lose its memory without more than `survive` being without one."""
-        while len(self.forgetful - {name}) >= self.survive:
-            await self.statuses()
-            await trio.sleep(LOOK)
+    @contextlib.asynccontextmanager
+    async def replacing(self, name: str) -> AsyncIterator[None]:
+        """A block that ends and starts a process, alone; a member must be allowed to forget.
+
+        It may when fewer than `survive` others are without memory: it is waited for that.
+        """
+        async with self._lives[name]:
+            while name in self.members and len(self.forgetful - {name}) >= self.survive:
+                await self.statuses()
+                await trio.sleep(LOOK)
+            yield
 
 
 def _shown(status: dict[str, Any] | None) -> str:
@@ -217,15 +259,14 @@ def find_faketime() -> str:
 
 def possible_kinds(network: Network) -> frozenset[str]:
     """The kinds of faults that this machine can do."""
-    from chaos.kinds import KINDS
-
-    return frozenset(
-        name
-        for name, kind in KINDS.items()
-        if (network.can_cut or not kind.network)
-        and (not kind.program or find_faketime())
-        and (name != "reset" or os.geteuid() == 0)
-    )
+    has = {
+        "": True,
+        "root": os.geteuid() == 0,
+        "namespaces": network.can_cut,
+        "taps": network.can_cut and Path(TUN).exists(),
+        "libfaketime": bool(find_faketime()),
+    }
+    return frozenset(name for name, kind in KINDS.items() if has[kind.needs])
 
 
 @contextlib.asynccontextmanager

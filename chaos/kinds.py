@@ -1,5 +1,7 @@
 """The kinds of faults, as data: whom they hit, how long they last, what they need."""
 
+# ruff: noqa: E501 (the table below is read by columns)
+
 from __future__ import annotations
 
 from typing import Literal
@@ -8,6 +10,7 @@ import msgspec
 
 # Roles are looked up when the fault begins: who leads is not known before.
 Role = Literal["member", "|", ">", "leader", "ensemble", "all", "clients"]
+Need = Literal["", "root", "namespaces", "taps", "libfaketime"]
 COORDINATOR = "coordinator"  # also a target of every kind that hits a member
 
 
@@ -18,8 +21,9 @@ class Kind(msgspec.Struct, frozen=True):
     target: Role
     shortest: float  # seconds
     longest: float
-    network: bool = False  # needs namespaces
-    program: str = ""  # needs a program or library of the machine
+    needs: Need = ""
+    forgets: bool = False  # whether a member loses its memory
+    drawn: bool = True  # whether chance may choose it
 
     @property
     def harms_member(self) -> bool:
@@ -28,24 +32,31 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 KINDS: dict[str, Kind] = {
-    "kill-quick": Kind("kill -9, back before the session ends", "member", 0.2, 1.5),
-    "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0),
+    "kill-quick": Kind("kill -9, back before the session ends", "member", 0.2, 1.5, forgets=True),
+    "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0, forgets=True),
+    "kill-recovering": Kind("kill -9, and again while it recovers", "member", 3.0, 6.0, forgets=True),
     "pause": Kind("SIGSTOP, SIGCONT", "member", 0.5, 8.0),
-    "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, True),
+    "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, "namespaces", forgets=True),
     "starve": Kind("the process gets a tenth of a processor", "member", 2.0, 8.0),
-    "reset": Kind("all its connections are reset, again and again", "member", 1.0, 4.0),
-    "cut": Kind("reaches nobody, is reached by nobody", "member", 1.0, 8.0, True),
-    "mute": Kind("hears everybody, is heard by nobody", "member", 1.0, 8.0, True),
-    "cut-zookeeper": Kind("does not reach ZooKeeper", "member", 2.0, 9.0, True),
-    "cut-peers": Kind("does not reach the other members", "member", 1.0, 8.0, True),
-    "cut-pair": Kind("two members do not reach each other", "|", 1.0, 8.0, True),
-    "cut-one-way": Kind("one member is not heard by another", ">", 1.0, 8.0, True),
-    "flaky": Kind("reaches nobody for moments", "member", 2.0, 6.0, True),
-    "slow-link": Kind("its network carries little", "member", 2.0, 8.0, True),
-    "clock": Kind("its wall clock is an hour ahead", "member", 5.0, 10.0, program="libfaketime"),
-    "rolling-restart": Kind("all members drain and restart in turn", "all", 5.0, 15.0),
+    "reset": Kind("all its connections are reset, again and again", "member", 1.0, 4.0, "root"),
+    "cut": Kind("reaches nobody, is reached by nobody", "member", 1.0, 8.0, "namespaces"),
+    "mute": Kind("hears everybody, is heard by nobody", "member", 1.0, 8.0, "namespaces"),
+    "cut-zookeeper": Kind("does not reach ZooKeeper", "member", 2.0, 9.0, "namespaces"),
+    "cut-peers": Kind("does not reach the other members", "member", 1.0, 8.0, "namespaces"),
+    "cut-pair": Kind("two members do not reach each other", "|", 1.0, 8.0, "namespaces"),
+    "cut-one-way": Kind("one member is not heard by another", ">", 1.0, 8.0, "namespaces"),
+    "cut-clients": Kind("no member reaches a client", "all", 1.0, 5.0, "namespaces"),
+    "deaf-clients": Kind("no client hears a member", "all", 1.0, 7.0, "namespaces"),
+    "flaky": Kind("reaches nobody for moments", "member", 2.0, 6.0, "namespaces"),
+    "slow-link": Kind("its cable carries little", "member", 2.0, 8.0, "namespaces"),
+    "late-link": Kind("its cable delays everything, some of it more", "member", 2.0, 8.0, "taps"),
+    "lossy-link": Kind("its cable loses a tenth of all packets", "member", 2.0, 8.0, "taps"),
+    "full-disk": Kind("its disk is full: no trace, no log", "member", 2.0, 8.0),
+    "clock": Kind("its wall clock is an hour ahead", "member", 5.0, 10.0, "libfaketime", forgets=True),
+    "rolling-restart": Kind("all members drain and restart in turn", "all", 5.0, 15.0, forgets=True),
+    "recover": Kind("one is cut off, the others forget, the operator accepts the loss", "all", 5.0, 30.0, "namespaces", forgets=True, drawn=False),
     "zookeeper-leader": Kind("kill -9 of ZooKeeper's leader", "leader", 1.0, 5.0),
     "zookeeper-stall": Kind("all ZooKeeper servers freeze", "ensemble", 1.0, 10.0),
+    "zookeeper-disk": Kind("the disk of ZooKeeper's leader is full", "leader", 3.0, 8.0),
     "stampede": Kind("all subscribers leave and come back at once", "clients", 0.5, 1.0),
-    "cut-clients": Kind("no member reaches a client", "all", 1.0, 5.0, True),
-}
+}  # fmt: skip

@@ -1,280 +1,55 @@
-"""The nemesis: does each kind of fault to a cluster, holds it, and takes it back.
+"""The nemesis: carries planned faults out, in time, and writes down when each had hold.
 
-A fault is a function: it breaks something, calls `hold` with what it hit (which writes `fault_on`
-and waits for the planned time) and repairs in `finally`, also when the run is cancelled.
-
-Invariant: a member is made to forget (killed, restarted) only while fewer than `survive` others are
-without memory; a cluster that keeps nothing on disk promises nothing beyond that.
+What a fault does is in `chaos.faults_of_processes` and `chaos.faults_of_network`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from chaos.cluster import CLIENTS, Cluster, find_faketime, namespaces_of
+from chaos import faults_of_network as network
+from chaos import faults_of_processes as processes
+from chaos.cluster import Cluster
 from chaos.kinds import COORDINATOR, KINDS
 from chaos.plan import Fault
-from chaos.processes import Program
-from chaos.sockets import reset_connections
 from chaos.trace import note
 from migratory.trace_files import TraceWriter
 
-PATIENCE = 30.0  # seconds that a fault waits for its moment, and a restarted member for NORMAL
-TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
-RESET_EVERY = 0.3
-FLAKY = 0.25  # seconds of each state
-SECOND_LIFE = 0.55  # of a zombie's time it is frozen, then it wakes
+PATIENCE = 30.0  # seconds that a fault waits for its moment
 
 Hold = Callable[[str], Awaitable[None]]
 Break = Callable[[Cluster, str, Hold], Awaitable[None]]
 
-
-# ---- processes ----------------------------------------------------------------------------------
-
-
-async def kill(cluster: Cluster, name: str, hold: Hold) -> None:
-    """Kill -9, and a restart after the planned time."""
-    await cluster.wait_remembered(name)
-    cluster.kill(name)
-    try:
-        await hold(name)
-    finally:
-        cluster.start(name)
-
-
-async def pause(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A frozen process whose connections stay open."""
-    program = cluster.programs[name]
-    program.pause()
-    try:
-        await hold(name)
-    finally:
-        program.resume()
-
-
-async def starve(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A process that seldom runs: frozen nine tenths of the time, so that nobody else suffers."""
-    program = cluster.programs[name]
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_take_turns, program)
-            await hold(name)
-            nursery.cancel_scope.cancel()
-    finally:
-        program.resume()
-
-
-async def _take_turns(program: Program) -> None:
-    while True:
-        program.pause()
-        await trio.sleep(TENTH[0])
-        program.resume()
-        await trio.sleep(TENTH[1])
-
-
-async def zombie(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A frozen process is replaced on a host with the same addresses, and wakes beside it."""
-    await cluster.wait_remembered(name)
-    network, old = namespaces_of(cluster), cluster.programs[name]
-    old.pause()
-    cluster.strays.append(old)
-    port = network.replace(name)
-    cluster.start(name)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_wake, cluster, name, old, port)
-            await hold(name)
-            nursery.cancel_scope.cancel()
-    finally:
-        network.leave(port)
-        old.kill()
-
-
-async def _wake(cluster: Cluster, name: str, old: Program, port: int) -> None:
-    while name in cluster.forgetful:  # its replacement serves first
-        await cluster.status(name)
-        await trio.sleep(0.1)
-    namespaces_of(cluster).rejoin(port)
-    old.resume()
-
-
-async def clock(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A member whose wall clock, and nothing else, is an hour ahead."""
-    ahead = {
-        "LD_PRELOAD": find_faketime(), "FAKETIME": "+1h", "DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
-    await _restart(cluster, name, ahead)
-    try:
-        await hold(name)
-    finally:
-        with trio.CancelScope(shield=True):
-            await _restart(cluster, name)
-
-
-async def rolling_restart(cluster: Cluster, _target: str, hold: Hold) -> None:
-    """All members drain and come back, one after another, however long it takes."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(hold, "all")
-        for name in cluster.members:
-            await _restart(cluster, name)
-
-
-async def _restart(cluster: Cluster, name: str, environment: dict[str, str] | None = None) -> None:
-    with trio.move_on_after(PATIENCE):
-        await cluster.wait_remembered(name)
-    try:
-        await cluster.stop(name)
-    finally:
-        cluster.start(name, environment)
-    with trio.move_on_after(PATIENCE):
-        while name in cluster.forgetful:
-            await cluster.status(name)
-            await trio.sleep(0.1)
-
-
-async def kill_zookeeper(cluster: Cluster, _target: str, hold: Hold) -> None:
-    """Kill -9 of the server that leads."""
-    await kill_server(cluster, await cluster.zookeeper_leader(), hold)
-
-
-async def kill_server(cluster: Cluster, name: str, hold: Hold) -> None:
-    """Kill -9 of a ZooKeeper server, which keeps its disk."""
-    cluster.kill(name)
-    try:
-        await hold(name)
-    finally:
-        cluster.start(name)
-
-
-async def stall_zookeeper(cluster: Cluster, target: str, hold: Hold) -> None:
-    """All servers freeze together."""
-    frozen = [cluster.programs[name] for name in cluster.zookeepers]
-    for program in frozen:
-        program.pause()
-    try:
-        await hold(target)
-    finally:
-        for program in frozen:
-            program.resume()
-
-
-# ---- connections --------------------------------------------------------------------------------
-
-
-async def reset(cluster: Cluster, name: str, hold: Hold) -> None:
-    """All connections of a member are reset again and again."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_reset_often, cluster.programs[name])
-        await hold(name)
-        nursery.cancel_scope.cancel()
-
-
-async def _reset_often(program: Program) -> None:
-    while True:
-        reset_connections(program.pid)
-        await trio.sleep(RESET_EVERY)
-
-
-@contextlib.contextmanager
-def _cut(cluster: Cluster, *pairs: tuple[str, str]) -> Iterator[None]:
-    for source, target in pairs:
-        cluster.network.cut(source, target)
-    try:
-        yield
-    finally:
-        for source, target in pairs:
-            cluster.network.heal(source, target)
-
-
-def _both(name: str, others: list[str]) -> list[tuple[str, str]]:
-    return [pair for other in others if other != name for pair in ((name, other), (other, name))]
-
-
-def _everybody(cluster: Cluster) -> list[str]:
-    return [*cluster.members, *cluster.zookeepers, CLIENTS]
-
-
-async def cut(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A host reaches nobody and is reached by nobody."""
-    with _cut(cluster, *_both(name, _everybody(cluster))):
-        await hold(name)
-
-
-async def mute(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A host hears everybody and is heard by nobody."""
-    with _cut(cluster, *((name, other) for other in _everybody(cluster) if other != name)):
-        await hold(name)
-
-
-async def cut_zookeeper(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A member does not reach ZooKeeper."""
-    with _cut(cluster, *_both(name, cluster.zookeepers)):
-        await hold(name)
-
-
-async def cut_peers(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A member does not reach the other members."""
-    with _cut(cluster, *_both(name, cluster.members)):
-        await hold(name)
-
-
-async def cut_pair(cluster: Cluster, target: str, hold: Hold) -> None:
-    """Two members do not reach each other."""
-    one, _, other = target.partition("|")
-    with _cut(cluster, (one, other), (other, one)):
-        await hold(target)
-
-
-async def cut_one_way(cluster: Cluster, target: str, hold: Hold) -> None:
-    """One member is not heard by another."""
-    source, _, deaf = target.partition(">")
-    with _cut(cluster, (source, deaf)):
-        await hold(target)
-
-
-async def cut_clients(cluster: Cluster, target: str, hold: Hold) -> None:
-    """Clients reach nobody."""
-    with _cut(cluster, *_both(CLIENTS, cluster.members)):
-        await hold(target)
-
-
-async def flaky(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A host that is gone for moments: what loss there is without netem."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_flap, cluster, name)
-        await hold(name)
-        nursery.cancel_scope.cancel()
-
-
-async def _flap(cluster: Cluster, name: str) -> None:
-    while True:
-        with _cut(cluster, *_both(name, _everybody(cluster))):
-            await trio.sleep(FLAKY)
-        await trio.sleep(FLAKY)
-
-
-async def slow_link(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A host's network carries little."""
-    network = namespaces_of(cluster)
-    network.slow(name)
-    try:
-        await hold(name)
-    finally:
-        network.unslow(name)
-
-
 BREAKS: dict[str, Break] = {
-    "kill-quick": kill, "kill-long": kill, "pause": pause, "zombie": zombie, "starve": starve,
-    "reset": reset, "cut": cut, "mute": mute, "cut-zookeeper": cut_zookeeper,
-    "cut-peers": cut_peers, "cut-pair": cut_pair, "cut-one-way": cut_one_way, "flaky": flaky,
-    "slow-link": slow_link, "clock": clock, "rolling-restart": rolling_restart,
-    "zookeeper-leader": kill_zookeeper, "zookeeper-stall": stall_zookeeper,
-    "cut-clients": cut_clients,
-}  # fmt: skip
+    "kill-quick": processes.kill,
+    "kill-long": processes.kill,
+    "kill-recovering": processes.kill_recovering,
+    "pause": processes.pause,
+    "zombie": processes.zombie,
+    "starve": processes.starve,
+    "clock": processes.clock,
+    "full-disk": processes.full_disk,
+    "rolling-restart": processes.rolling_restart,
+    "recover": processes.recover,
+    "reset": network.reset,
+    "cut": network.cut,
+    "mute": network.mute,
+    "cut-zookeeper": network.cut_zookeeper,
+    "cut-peers": network.cut_peers,
+    "cut-pair": network.cut_pair,
+    "cut-one-way": network.cut_one_way,
+    "cut-clients": network.cut_clients,
+    "deaf-clients": network.deafen_clients,
+    "flaky": network.flaky,
+    "slow-link": network.slow,
+    "late-link": network.late,
+    "lossy-link": network.lossy,
+    "zookeeper-leader": processes.kill_zookeeper,
+    "zookeeper-stall": processes.stall_zookeeper,
+    "zookeeper-disk": processes.full_zookeeper_disk,
+}
 
 
 class Nemesis:

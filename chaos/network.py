@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from chaos.cable import open_tap
 from chaos.launcher import CLONE_NEWNET, HERE
 from migratory.errors import MigratoryError
 
@@ -46,6 +47,10 @@ class Network:
 
     def address(self, name: str) -> str:
         """Where a host is."""
+        return self._addresses[name]
+
+    def home(self, name: str) -> str:
+        """Where programs of a host find each other, and strangers find nobody."""
         return self._addresses[name]
 
     def entrance(self, _name: str) -> str:
@@ -138,6 +143,10 @@ class NamespaceNetwork(Network):
         self._switch.ip.link("set", index=space.port, master=self._bridge, state="up")
         return space
 
+    def home(self, _name: str) -> str:
+        """Its own loopback."""
+        return "127.0.0.1"
+
     def entrance(self, name: str) -> str:
         """A path that leads into the host's namespace as long as this process lives."""
         return f"/proc/{os.getpid()}/fd/{self._spaces[name].fd}"
@@ -179,6 +188,31 @@ class NamespaceNetwork(Network):
         space = self._spaces[name]
         for ip, link in ((space.ip, space.link), (self._switch.ip, space.port)):
             ip.tc("del", index=link, handle="1:", parent=_ROOT_QDISC)
+
+    @contextlib.contextmanager
+    def tapped(self, name: str) -> Iterator[tuple[int, int]]:
+        """Take a host's cable apart: two taps, towards it and towards the switch, in its place.
+
+        A tap is plugged in beside the host in a switch of their own, since only what is sent into
+        a tap is made whole for it (see `chaos.cable`).
+        """
+        ip, port = self._switch.ip, self._spaces[name].port
+        with contextlib.ExitStack() as held:
+            with self._switch.inside():
+                near = held.enter_context(open_tap(f"near{port}"))
+                far = held.enter_context(open_tap(f"far{port}"))
+            ip.link("add", ifname=f"line{port}", kind="bridge")
+            line = self._switch.device(f"line{port}")
+            held.callback(ip.link, "del", index=line)
+            for index, master in (
+                (line, 0),
+                (self._switch.device(f"near{port}"), line),
+                (self._switch.device(f"far{port}"), self._bridge),
+                (port, line),
+            ):
+                ip.link("set", index=index, state="up", **({"master": master} if master else {}))
+            held.callback(ip.link, "set", index=port, master=self._bridge)
+            yield near, far
 
     def replace(self, name: str) -> int:
         """Unplug a host and plug another in with all its addresses; what `rejoin` takes.

@@ -22,6 +22,7 @@ from migratory.errors import MigratoryError
 SHORTEST = 0.4  # minutes: a storm must have room for a fault and its end
 LONGEST = 24 * 60.0
 QUIET = 0.25
+RETURN = 4000  # milliseconds in which a member that forgot gets everything back
 JITTER = 0.4  # seconds by which aimed faults miss their moment, so that windows are swept
 
 
@@ -52,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
     storms: list[tuple[int, int]]
     faults: list[Fault]
     not_possible: list[str] = []  # kinds that the scenario has and this machine has not
+    requires: tuple[str, ...] = ()  # what must happen, else the run proves nothing
 
     @property
     def length_ms(self) -> int:
@@ -81,7 +83,7 @@ def make_plan(scenario: Scenario, seed: int, minutes: float, possible: frozenset
         scenario=scenario.name, seed=seed, minutes=minutes, members=scenario.members,
         survive=scenario.survive, groups=scenario.groups, storms=storms,
         faults=[msgspec.structs.replace(f, id=f"f{n}") for n, f in enumerate(faults, 1)],
-        not_possible=sorted(wanted - possible),
+        not_possible=sorted(wanted - possible), requires=scenario.requires,
     )  # fmt: skip
 
 
@@ -130,7 +132,7 @@ def _drawn(
             target = _target(kind, random, [each for each in names if each not in busy])
             if target:
                 faults.append(Fault("", name, target, at, lasting))
-            at += lasting + round(random.uniform(500, 3000))
+            at += lasting + round(random.uniform(500, 3000)) + (RETURN if kind.forgets else 0)
     return faults
 
 

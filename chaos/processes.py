@@ -6,7 +6,9 @@ runs trio, which lives as long as the run (see `chaos.launcher`).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -70,6 +72,12 @@ class Program:
         """End it at once; when this returns it is gone."""
         self._process.kill()
         self._process.wait()
+
+    def allow_files(self, *, grow: bool) -> None:
+        """Whether its files may grow: if not, each write to one fails, as on a full disk."""
+        limit = resource.RLIM_INFINITY if grow else 0
+        with contextlib.suppress(ProcessLookupError):  # one that has ended does not mind
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     async def lines(self) -> AsyncIterator[bytes]:
         """What it prints, line by line, until it prints no more."""

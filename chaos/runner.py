@@ -136,6 +136,7 @@ def _announce(plan: Plan, trace: TraceWriter) -> None:
         "scenario": plan.scenario,
         "max_messages": MAX_MESSAGES,
         "max_age_ms": round(MAX_AGE * 1000),
+        "require": ",".join(plan.requires),
     }
     note(trace, "run", extra)
     for fault in plan.faults:

@@ -7,13 +7,17 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
+import trio
 
+from chaos.cable import Trouble, carry
 from chaos.network import NamespaceNetwork, Network, open_network
 from chaos.sockets import reset_connections
 
 PORT = 7777
+Pair = tuple[socket.socket, socket.socket]
 
 
 @pytest.fixture
@@ -108,6 +112,59 @@ def test_a_slow_link_is_slow_until_it_is_not(
     slow = carry(20_000)
     network.unslow("a")
     assert slow > 0.3 > carry(20_000)
+
+
+async def carried(
+    network: NamespaceNetwork, trouble: Trouble, pair: Pair, count: int
+) -> list[float]:
+    """Seconds of so many round trips over a cable with this trouble."""
+    a, b = (trio.socket.from_stdlib_socket(end.dup()) for end in pair)
+    took = []
+    with network.tapped("a") as (near, far), a, b:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carry, near, far, trouble, Random(1))
+            for _ in range(count):
+                began = trio.current_time()
+                for source, target in ((a, b), (b, a)):
+                    await source.send(b"x")
+                    assert await target.recv(1) == b"x"
+                took.append(trio.current_time() - began)
+            nursery.cancel_scope.cancel()
+    return sorted(took)
+
+
+async def test_a_late_cable_delays_both_ways(network: NamespaceNetwork, pair: Pair) -> None:
+    """Each way takes the delay and up to the jitter more, until the cable is mended."""
+    took = await carried(network, Trouble(delay=0.05, jitter=0.05), pair, 10)
+    assert took[0] > 0.1
+    assert took[-1] - took[0] > 0.01
+    a, b = pair
+    began = time.monotonic()
+    a.send(b"y")
+    assert heard(b, 3) == b"y"
+    assert time.monotonic() - began < 0.05
+
+
+async def test_a_lossy_cable_loses_some_and_tcp_repeats_them(
+    network: NamespaceNetwork, pair: Pair
+) -> None:
+    """Some round trips wait for a repetition, none is lost for good, and other hosts are spared."""
+    took = await carried(network, Trouble(loss=0.2), pair, 30)
+    assert took[0] < 0.05
+    assert took[-1] > 0.15  # the shortest time after which TCP repeats
+
+
+async def test_a_cable_is_whole_after_trouble_that_was_cut_short(
+    network: NamespaceNetwork, pair: Pair
+) -> None:
+    """Whoever is cancelled leaves no taps behind, and the host is plugged in again."""
+    with trio.move_on_after(0.2):
+        await carried(network, Trouble(loss=1.0), pair, 1)
+    a, b = pair
+    a.send(b"y")
+    assert heard(b, 5)[-1:] == b"y"
+    with network.tapped("a"):  # the same names can be used again
+        pass
 
 
 def test_connections_of_a_process_are_reset(pair: tuple[socket.socket, socket.socket]) -> None:

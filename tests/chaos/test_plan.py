@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.kinds import COORDINATOR, KINDS
+from chaos.ledger import HAPPENINGS
 from chaos.nemesis import BREAKS
 from chaos.network import Network
-from chaos.plan import Plan, make_plan
+from chaos.plan import RETURN, Plan, make_plan
 from chaos.scenarios import SCENARIOS, Scenario, find_scenario
 from chaos.topics import hot_and_cold, topics_of
 from migratory.errors import MigratoryError
@@ -78,6 +80,34 @@ def test_no_more_members_are_harmed_than_survived(plan: Plan) -> None:
         return  # aimed faults overlap on purpose
     for fault in harming:
         assert sum(f.at_ms <= fault.at_ms < f.end_ms for f in harming) <= plan.survive
+
+
+@given(plans)
+def test_a_member_that_forgot_has_time_to_return(plan: Plan) -> None:
+    """After a drawn fault that costs a member its memory, its lane is quiet for a while."""
+    if SCENARIOS[plan.scenario].steps or plan.survive > 1:
+        return
+    harming = [f for f in plan.faults if KINDS[f.kind].harms_member]
+    for fault, following in itertools.pairwise(harming):
+        if KINDS[fault.kind].forgets:
+            assert following.at_ms - fault.end_ms >= RETURN
+
+
+@given(plans)
+def test_loss_is_accepted_only_on_purpose(plan: Plan) -> None:
+    """Chance never draws what needs an operator, and a plan says what its scenario requires."""
+    scenario = SCENARIOS[plan.scenario]
+    if not scenario.steps:
+        assert all(KINDS[fault.kind].drawn for fault in plan.faults)
+    assert plan.requires == scenario.requires
+    assert set(plan.requires) <= set(HAPPENINGS)
+
+
+def test_every_kind_can_be_done_and_is_used() -> None:
+    """Each kind has its fault, and at least one scenario has each kind."""
+    assert set(BREAKS) | {"stampede"} == set(KINDS)
+    aimed = {step.kind for scenario in SCENARIOS.values() for step in scenario.steps}
+    assert aimed | set(SCENARIOS["random"].kinds) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,0 +1,228 @@
+"""Faults of processes: what is killed, frozen, starved, restarted, or cannot write its files.
+
+Each is a function: it breaks something, calls `hold` with what it hit (which writes `fault_on` and
+waits for the planned time) and repairs in `finally`, also when the run is cancelled.
+
+Invariant: a member is made to forget (killed, restarted) only while fewer than `survive` others are
+without memory; a cluster that keeps nothing on disk promises nothing beyond that. The one exception
+is `recover`, where an operator accepts the loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+import trio
+
+from chaos.cluster import Cluster, find_faketime, namespaces_of
+from chaos.faults_of_network import both_ways, cuts, everybody
+from chaos.processes import Program
+
+PATIENCE = 30.0  # seconds that a restarted member has to be NORMAL, and an order to be obeyed
+TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
+LOOK = 0.02  # seconds between two looks at a member that recovers
+
+Hold = Callable[[str], Awaitable[None]]
+
+
+# ---- ends and beginnings ------------------------------------------------------------------------
+
+
+async def kill(cluster: Cluster, name: str, hold: Hold) -> None:
+    """Kill -9, and a restart after the planned time."""
+    async with cluster.replacing(name):
+        cluster.kill(name)
+        try:
+            await hold(name)
+        finally:
+            cluster.start(name)
+
+
+async def kill_recovering(cluster: Cluster, name: str, hold: Hold) -> None:
+    """Kill -9, and once more when the member is back and still takes over what it forgot."""
+    async with cluster.replacing(name):
+        cluster.kill(name)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hold, name)
+                while not await _comes_back(cluster, name):
+                    pass
+                cluster.kill(name)
+        finally:
+            cluster.kill(name)
+            cluster.start(name)
+
+
+async def _comes_back(cluster: Cluster, name: str) -> bool:
+    """Start a member anew; whether its first answer is that it recovers."""
+    cluster.kill(name)
+    cluster.start(name)
+    while (status := await cluster.status(name)) is None:  # noqa: ASYNC110 (members tell when asked)
+        await trio.sleep(LOOK)
+    return not status["normal"]
+
+
+async def zombie(cluster: Cluster, name: str, hold: Hold) -> None:
+    """A frozen process is replaced on a host with the same addresses, and wakes beside it."""
+    async with cluster.replacing(name):
+        network, old = namespaces_of(cluster), cluster.programs[name]
+        old.pause()
+        cluster.strays.append(old)
+        port = network.replace(name)
+        cluster.start(name)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_wake, cluster, name, old, port)
+                await hold(name)
+                nursery.cancel_scope.cancel()
+        finally:
+            network.leave(port)
+            old.kill()
+
+
+async def _wake(cluster: Cluster, name: str, old: Program, port: int) -> None:
+    await _wait_normal(cluster, name)  # its replacement serves first
+    namespaces_of(cluster).rejoin(port)
+    old.resume()
+
+
+async def _wait_normal(cluster: Cluster, name: str) -> None:
+    while name in cluster.forgetful:
+        await cluster.status(name)
+        await trio.sleep(LOOK)
+
+
+async def clock(cluster: Cluster, name: str, hold: Hold) -> None:
+    """A member whose wall clock, and nothing else, is an hour ahead."""
+    ahead = {
+        "LD_PRELOAD": find_faketime(), "FAKETIME": "+1h", "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    await _restart(cluster, name, ahead)
+    try:
+        await hold(name)
+    finally:
+        with trio.CancelScope(shield=True):
+            await _restart(cluster, name)
+
+
+async def rolling_restart(cluster: Cluster, _target: str, hold: Hold) -> None:
+    """All members drain and come back, one after another, however long it takes."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold, "all")
+        for name in cluster.members:
+            await _restart(cluster, name)
+
+
+async def _restart(cluster: Cluster, name: str, environment: dict[str, str] | None = None) -> None:
+    async with cluster.replacing(name):
+        try:
+            await cluster.stop(name)
+        finally:
+            cluster.start(name, environment)
+        with trio.move_on_after(PATIENCE):
+            await _wait_normal(cluster, name)
+
+
+async def recover(cluster: Cluster, _target: str, hold: Hold) -> None:
+    """One member is cut off, all others forget, and the operator gives up what only it holds."""
+    kept = await cluster.coordinator()
+    others = [name for name in cluster.members if name != kept]
+    with cuts(cluster, *both_ways(kept, everybody(cluster))):
+        for name in others:
+            cluster.kill(name)
+            cluster.start(name)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold, "all")
+            with trio.move_on_after(PATIENCE):
+                while cluster.forgetful.intersection(others):
+                    await cluster.recover(others[0])
+                    await cluster.statuses()
+
+
+# ---- time and room ------------------------------------------------------------------------------
+
+
+async def pause(cluster: Cluster, name: str, hold: Hold) -> None:
+    """A frozen process whose connections stay open."""
+    cluster.pause(name)
+    try:
+        await hold(name)
+    finally:
+        cluster.resume(name)
+
+
+async def starve(cluster: Cluster, name: str, hold: Hold) -> None:
+    """A process that seldom runs: frozen nine tenths of the time, so that nobody else suffers."""
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_take_turns, cluster, name)
+            await hold(name)
+            nursery.cancel_scope.cancel()
+    finally:
+        cluster.resume(name)
+
+
+async def _take_turns(cluster: Cluster, name: str) -> None:
+    while True:
+        cluster.pause(name)
+        await trio.sleep(TENTH[0])
+        cluster.resume(name)
+        await trio.sleep(TENTH[1])
+
+
+async def full_disk(cluster: Cluster, name: str, hold: Hold) -> None:
+    """No file of a member takes a byte more; what it could not write, it writes afterwards."""
+    with _no_room(cluster.programs[name]):
+        await hold(name)
+    written = cluster.trace_bytes(name)
+    with trio.move_on_after(PATIENCE):
+        while cluster.trace_bytes(name) == written:  # noqa: ASYNC110 (files tell nobody)
+            await trio.sleep(LOOK)
+
+
+async def full_zookeeper_disk(cluster: Cluster, _target: str, hold: Hold) -> None:
+    """No file of ZooKeeper's leader takes a byte more; it ends, and is started when there is room.
+
+    Only a supervisor with an eye on the disk would start it sooner.
+    """
+    name = await cluster.zookeeper_leader()
+    async with cluster.replacing(name):
+        program = cluster.programs[name]
+        cluster.down.add(name)
+        try:
+            with _no_room(program):
+                await hold(name)
+        finally:
+            cluster.down.discard(name)
+            if not program.running:
+                cluster.start(name)
+
+
+@contextlib.contextmanager
+def _no_room(program: Program) -> Iterator[None]:
+    program.allow_files(grow=False)
+    try:
+        yield
+    finally:
+        program.allow_files(grow=True)
+
+
+# ---- ZooKeeper ----------------------------------------------------------------------------------
+
+
+async def kill_zookeeper(cluster: Cluster, _target: str, hold: Hold) -> None:
+    """Kill -9 of the server that leads, which keeps its disk."""
+    await kill(cluster, await cluster.zookeeper_leader(), hold)
+
+
+async def stall_zookeeper(cluster: Cluster, target: str, hold: Hold) -> None:
+    """All servers freeze together."""
+    for name in cluster.zookeepers:
+        cluster.pause(name)
+    try:
+        await hold(target)
+    finally:
+        for name in cluster.zookeepers:
+            cluster.resume(name)
