@@ -11,19 +11,17 @@ is `recover`, where an operator accepts the loss.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import trio
 
 from chaos.cluster import Cluster, find_faketime, namespaces_of
-from chaos.faults_of_network import both_ways, cuts, everybody
+from chaos.faults_of_network import Hold, both_ways, cuts, everybody
 from chaos.processes import Program
 
 PATIENCE = 30.0  # seconds that a restarted member has to be NORMAL, and an order to be obeyed
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
 LOOK = 0.02  # seconds between two looks at a member that recovers
-
-Hold = Callable[[str], Awaitable[None]]
 
 
 # ---- ends and beginnings ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import trio
 from chaos import faults_of_network as network
 from chaos import faults_of_processes as processes
 from chaos.cluster import Cluster
+from chaos.faults_of_network import Hold
 from chaos.kinds import COORDINATOR, KINDS
 from chaos.plan import Fault
 from chaos.trace import note
@@ -19,7 +20,6 @@ from migratory.trace_files import TraceWriter
 
 PATIENCE = 30.0  # seconds that a fault waits for its moment
 
-Hold = Callable[[str], Awaitable[None]]
 Break = Callable[[Cluster, str, Hold], Awaitable[None]]
 
 BREAKS: dict[str, Break] = {

@@ -1,10 +1,15 @@
-"""What faults promise to each other, and a disk that is full for one process only."""
+"""What faults promise to each other; a disk that is full for one process; an interrupted run."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -97,3 +102,25 @@ def test_a_machine_says_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"kill-quick", "pause", "full-disk", "zookeeper-disk", "stampede"} <= poor
     assert not poor & {"cut", "lossy-link", "late-link", "clock", "zombie"}
     assert poor <= possible_kinds(network)
+
+
+def test_an_interrupted_run_takes_its_faults_back(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a fault: it is healed, that is written down, and the run says why."""
+    out = tmp_path / "run"
+    scenario = "bad-cables" if os.geteuid() == 0 else "p3"
+    command = [sys.executable, "-m", "chaos", "run", "--scenario", scenario, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as runner:
+        assert runner.stdout is not None
+        for line in runner.stdout:
+            if b"broken: " in line and b"broken: -" not in line:
+                break
+        runner.send_signal(signal.SIGINT)
+        told = runner.communicate(timeout=60)[0]
+    assert b"INTERRUPTED" in told
+    assert runner.returncode == 1
+    lines = (out / "traces" / "runner.0.jsonl").read_bytes().splitlines()
+    rows = [msgspec.json.decode(line) for line in lines]
+    on = [row["extra"]["id"] for row in rows if row["kind"] == "fault_on"]
+    off = [row["extra"]["id"] for row in rows if row["kind"] == "fault_off"]
+    assert len(on) == 1
+    assert on == off
