@@ -112,14 +112,21 @@ async def _flap(cluster: Cluster, name: str) -> None:
         await trio.sleep(FLAKY)
 
 
-async def slow(cluster: Cluster, name: str, hold: Hold) -> None:
+@contextlib.contextmanager
+def slowed(cluster: Cluster, name: str) -> Iterator[None]:
     """A host's cable carries little."""
     network = namespaces_of(cluster)
     network.slow(name)
     try:
-        await hold(name)
+        yield
     finally:
         network.unslow(name)
+
+
+async def slow(cluster: Cluster, name: str, hold: Hold) -> None:
+    """The same for the planned time."""
+    with slowed(cluster, name):
+        await hold(name)
 
 
 async def lossy(cluster: Cluster, name: str, hold: Hold) -> None:

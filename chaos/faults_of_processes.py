@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import trio
 
 from chaos.cluster import Cluster, find_faketime, namespaces_of
-from chaos.faults_of_network import Hold, both_ways, cuts, everybody
+from chaos.faults_of_network import Hold, both_ways, cuts, everybody, slowed
 from chaos.processes import Program
 
 PATIENCE = 30.0  # seconds that a restarted member has to be NORMAL, and an order to be obeyed
@@ -38,27 +38,30 @@ async def kill(cluster: Cluster, name: str, hold: Hold) -> None:
 
 
 async def kill_recovering(cluster: Cluster, name: str, hold: Hold) -> None:
-    """Kill -9, and once more when the member is back and still takes over what it forgot."""
+    """Kill -9, and once more when the member is back and has got some of its groups, not all."""
     async with cluster.replacing(name):
         cluster.kill(name)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(hold, name)
-                while not await _comes_back(cluster, name):
-                    pass
-                cluster.kill(name)
+            with slowed(cluster, name):  # so that this moment lasts
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(hold, name)
+                    with trio.move_on_after(PATIENCE):
+                        await _recover_halfway(cluster, name)
+                    cluster.kill(name)
         finally:
             cluster.kill(name)
             cluster.start(name)
 
 
-async def _comes_back(cluster: Cluster, name: str) -> bool:
-    """Start a member anew; whether its first answer is that it recovers."""
-    cluster.kill(name)
-    cluster.start(name)
-    while (status := await cluster.status(name)) is None:  # noqa: ASYNC110 (members tell when asked)
+async def _recover_halfway(cluster: Cluster, name: str) -> None:
+    got = cluster.groups
+    while got in (0, cluster.groups):
+        if got:  # all of them, or the first time
+            cluster.kill(name)
+            cluster.start(name)
         await trio.sleep(LOOK)
-    return not status["normal"]
+        status = await cluster.status(name)
+        got = sum(each["status"] == "NORMAL" for each in status["groups"]) if status else 0
 
 
 async def zombie(cluster: Cluster, name: str, hold: Hold) -> None:

@@ -34,7 +34,7 @@ class Kind(msgspec.Struct, frozen=True):
 KINDS: dict[str, Kind] = {
     "kill-quick": Kind("kill -9, back before the session ends", "member", 0.2, 1.5, forgets=True),
     "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0, forgets=True),
-    "kill-recovering": Kind("kill -9, and again while it recovers", "member", 3.0, 6.0, forgets=True),
+    "kill-recovering": Kind("kill -9, and again while it recovers", "member", 3.0, 6.0, "namespaces", forgets=True),
     "pause": Kind("SIGSTOP, SIGCONT", "member", 0.5, 8.0),
     "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, "namespaces", forgets=True),
     "starve": Kind("the process gets a tenth of a processor", "member", 2.0, 8.0),
