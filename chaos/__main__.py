@@ -23,7 +23,10 @@ app = App(
 
 
 @app.command
-async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path) -> int:
+async def run(
+    *, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path,
+    cluster: Path | None = None,
+) -> int:  # fmt: skip
     """Carry a scenario out; Ctrl-C heals and ends everything.
 
     Parameters
@@ -36,12 +39,15 @@ async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, 
         The same seed gives the same faults at the same times.
     out
         A new directory for run.json, logs and traces.
+    cluster
+        A file that describes a running cluster and how to break it (docs/sre_guide.md); by
+        default a cluster is started for the run.
     """
-    return await _until_signal(lambda: start_run(scenario, seed, minutes, out))
+    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, cluster))
 
 
 @app.command
-async def replay(directory: Path, /, *, out: Path) -> int:
+async def replay(directory: Path, /, *, out: Path, cluster: Path | None = None) -> int:
     """Carry out the plan of an earlier run once more.
 
     Parameters
@@ -50,8 +56,10 @@ async def replay(directory: Path, /, *, out: Path) -> int:
         What was --out of that run.
     out
         A new directory for this run.
+    cluster
+        As in `run`.
     """
-    return await _until_signal(lambda: replay_run(directory, out))
+    return await _until_signal(lambda: replay_run(directory, out, cluster))
 
 
 @app.command(name="list")

@@ -10,7 +10,8 @@ without memory; a cluster that keeps nothing on disk promises nothing beyond tha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import trio
 
@@ -20,6 +21,7 @@ from chaos.plan import Fault
 from chaos.processes import Program
 from chaos.sockets import reset_connections
 from chaos.trace import note
+from chaos.watched import Watched
 from migratory.trace_files import TraceWriter
 
 PATIENCE = 30.0  # seconds that a fault waits for its moment, and a restarted member for NORMAL
@@ -29,7 +31,7 @@ FLAKY = 0.25  # seconds of each state
 SECOND_LIFE = 0.55  # of a zombie's time it is frozen, then it wakes
 
 Hold = Callable[[str], Awaitable[None]]
-Break = Callable[[Cluster, str, Hold], Awaitable[None]]
+Break = Callable[[Any, str, Hold], Awaitable[None]]  # first the cluster that it is made for
 
 
 # ---- processes ----------------------------------------------------------------------------------
@@ -280,12 +282,16 @@ BREAKS: dict[str, Break] = {
 class Nemesis:
     """Carries planned faults out and writes down when each had hold."""
 
-    def __init__(self, cluster: Cluster, trace: TraceWriter, stampede: Callable[[], None]) -> None:
+    def __init__(
+        self, cluster: Watched, trace: TraceWriter, stampede: Callable[[], None],
+        breaks: Mapping[str, Break] = BREAKS,
+    ) -> None:  # fmt: skip
         self.cluster = cluster
         self.active: dict[str, str] = {}  # id: what is broken now
         self.happened = 0
         self._trace = trace
         self._stampede = stampede
+        self._breaks = breaks
 
     async def carry_out(self, fault: Fault) -> None:
         """Break, hold, repair. A fault whose moment does not come in time does not happen."""
@@ -310,8 +316,8 @@ class Nemesis:
 
     def _break(self, kind: str) -> Break:
         assert kind in KINDS
-        return self._stampede_once if kind == "stampede" else BREAKS[kind]
+        return self._stampede_once if kind == "stampede" else self._breaks[kind]
 
-    async def _stampede_once(self, _cluster: Cluster, target: str, hold: Hold) -> None:
+    async def _stampede_once(self, _cluster: Watched, target: str, hold: Hold) -> None:
         self._stampede()
         await hold(target)
