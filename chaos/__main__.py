@@ -16,6 +16,8 @@ from chaos.runner import Outcome, replay_run, start_run
 from chaos.scenarios import SCENARIOS
 from migratory.errors import MigratoryError
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 app = App(
     name="chaos", help="Break a real cluster on purpose, and write down what happens.",
     help_format="plaintext", backend="trio", exit_on_error=False, result_action="return_value",
@@ -82,7 +84,7 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with trio.open_signal_receiver(*ENDING) as signals:
                 async for number in signals:
                     ended_by.append(number)
                     nursery.cancel_scope.cancel()
@@ -91,7 +93,8 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
         await work()
         nursery.cancel_scope.cancel()
     if ended_by:
-        raise MigratoryError("INTERRUPTED", f"ended by signal {ended_by[0]} before its end")
+        name = signal.Signals(ended_by[0]).name
+        raise MigratoryError("INTERRUPTED", f"ended by {name} before its end; all is healed")
     return 0
 
 

@@ -60,7 +60,7 @@ class Hooks:
 
     async def run(self, hook: str, spot: Spot) -> None:
         """Run one command to its end."""
-        await self._run(hook, self._commands.command(hook, spot))
+        await self._run(f"{hook} {shown(spot)}", self._commands.command(hook, spot))
 
     async def heal_rest(self) -> list[str]:
         """Try once more to heal what could not be healed; what is still broken, and why."""
@@ -119,7 +119,7 @@ class Hooks:
             except OSError as error:
                 how = f"cannot be started: {error}"
             output.seek(0)
-            said = output.read().decode(errors="replace").strip()
+            said = " ".join(output.read().decode(errors="replace").split())
         with (self._out / "hooks.log").open("a") as log:
             log.write(f"$ {shlex.join(words)}\n{said}\n" if said else f"$ {shlex.join(words)}\n")
         if how:

@@ -9,6 +9,7 @@ writes the rows of this run; whatever was broken is healed at the end, or named.
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,9 +24,11 @@ from chaos.hooks import Hooks, Spot
 from chaos.nemesis import PATIENCE, Break, Hold
 from chaos.network import Network
 from chaos.own_file import HOOKS, OwnFile
-from chaos.own_traces import check_fullness, check_traces, copy_traces, remove_traces
+from chaos.own_traces import check_fullness, check_traces, copy_traces
 from chaos.watched import LOOK, Service, Status, Watched
 from migratory.errors import MigratoryError
+
+WELL = 30.0  # seconds for a cluster to be NORMAL before a run
 
 
 class OwnCluster(Watched):
@@ -49,6 +52,11 @@ class OwnCluster(Watched):
     def servers(self) -> list[str]:
         """Where clients connect."""
         return [member.client for member in self.file.cluster.members]
+
+    @property
+    def advice(self) -> str:
+        """The operator's own command."""
+        return f"see: migratory status --admin {','.join(self._admin.values())}"
 
     async def dial(self, name: str, service: Service) -> trio.SocketStream:
         """A connection from here."""
@@ -127,7 +135,7 @@ class OwnCluster(Watched):
 
     async def check(self) -> None:
         """Whether the cluster is well, is the one that the file describes and traces this run."""
-        await self.wait_normal()
+        await self.wait_normal(WELL)
         statuses = {n: s for n, s in (await self.statuses()).items() if s is not None}
         wrong = [told for name, s in statuses.items() for told in self._strange(name, s)]
         if wrong:
@@ -136,7 +144,6 @@ class OwnCluster(Watched):
         boots = {name: int(str(s["boot"]).partition("-")[0]) for name, s in statuses.items()}
         await self.collect()
         check_traces(self.directory / "traces", self.file, boots)
-        remove_traces(self.directory / "traces", self.members)
 
     def _strange(self, name: str, status: Status) -> list[str]:
         """In what a member differs from the file."""
@@ -153,14 +160,14 @@ class OwnCluster(Watched):
     async def collect(self) -> None:
         """Bring what members wrote of this run into the run's directory."""
         traces, run = self.directory / "traces", self.file.trace.run
+        traces.mkdir(exist_ok=True)
         if self.file.trace.directory:
             copy_traces(self.place / self.file.trace.directory, traces, run, self.members)
             return
         for name in self.members:
-            into = self.directory / "collected" / name
-            into.mkdir(parents=True, exist_ok=True)
-            await self.hooks.run("collect", {**self.member(name)[0], "into": str(into.absolute())})
-            copy_traces(into, traces, run, [name])
+            with tempfile.TemporaryDirectory(dir=self.directory, prefix="collect-") as into:
+                await self.hooks.run("collect", {**self.member(name)[0], "into": into})
+                copy_traces(Path(into), traces, run, [name])
 
 
 class Way(NamedTuple):
@@ -220,11 +227,16 @@ def _split(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+async def check_own(file: OwnFile, place: Path) -> None:
+    """Whether a run can be started on the cluster of this file; nothing is left of the look."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as out:
+        await OwnCluster(file, place, Path(out)).check()
+
+
 @asynccontextmanager
 async def open_own(file: OwnFile, place: Path, out: Path) -> AsyncIterator[OwnCluster]:
-    """A cluster that is NORMAL and traces this run; leaving the block heals and collects."""
+    """A cluster that was checked; leaving the block heals it and collects its rows."""
     cluster = OwnCluster(file, place, out)
-    await cluster.check()
     async with _collected(cluster), _healed(cluster):
         yield cluster
 

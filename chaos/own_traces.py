@@ -11,7 +11,6 @@ name, and nothing is broken before each member's present life was seen to write 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -36,16 +35,11 @@ def copy_traces(source: Path, traces: Path, run: str, members: Iterable[str]) ->
                 taken.writelines(
                     row for row in rows if row.startswith(begins) and row.endswith(b"\n")
                 )
+            if not (traces / path.name).stat().st_size:
+                (traces / path.name).unlink()  # all of another run
     except OSError as error:
         remedy = "trace.directory or hooks.collect must bring the members' <proc>.<k>.jsonl files"
         raise MigratoryError("NO_TRACE", f"{source} cannot be read: {error}", remedy) from error
-
-
-def remove_traces(traces: Path, members: Iterable[str]) -> None:
-    """Give the first rows up again: at the end all of them are taken."""
-    for path in _files(traces, members):
-        path.unlink()
-    shutil.rmtree(traces.parent / "collected", ignore_errors=True)
 
 
 def check_traces(traces: Path, file: OwnFile, boots: Mapping[str, int]) -> None:

@@ -71,6 +71,7 @@ async def start_run(
         if not plan.faults:
             wrong = f"nothing of {scenario} can be done"
             raise MigratoryError("NOT_POSSIBLE", wrong, stage.unable(plan.not_possible))
+        await stage.check()
         _claim(out)
         return await _run(plan, stage, out)
 
@@ -86,6 +87,7 @@ async def replay_run(directory: Path, out: Path, cluster: Path | None = None) ->
         missing = sorted({fault.kind for fault in plan.faults} - stage.possible)
         if missing:
             raise MigratoryError("NOT_POSSIBLE", stage.unable(missing), stage.lacking)
+        await stage.check()
         _claim(out)
         return await _run(plan, stage, out)
 

@@ -36,6 +36,10 @@ class Stage(ABC):
         """The scenario on a cluster of this size."""
         return scenario
 
+    @abstractmethod
+    async def check(self) -> None:
+        """Whether a run can be started at all."""
+
     def names(self, plan: Plan) -> list[str]:
         """The members."""
         return [f"m{n}" for n in range(1, plan.members + 1)]
@@ -66,6 +70,9 @@ class OwnMaking(Stage):
         self.namespaces = network.can_cut
         self.possible = cluster.possible_kinds(network)
 
+    async def check(self) -> None:
+        """There is nothing yet to look at."""
+
     def unable(self, kinds: Sequence[str]) -> str:
         """It is the machine."""
         return f"not possible on this machine: {', '.join(kinds)}"
@@ -85,6 +92,7 @@ class OthersMaking(Stage):
     def __init__(self, path: Path) -> None:
         self.file = own_file.load(path)
         self.path = path
+        self.place = path.absolute().parent
         self.run = self.file.trace.run
         self.prefix = prefix_of(self.file)
         self.max_messages = self.file.history.max_messages
@@ -92,11 +100,19 @@ class OthersMaking(Stage):
         self.possible = own_cluster.possible_kinds(self.file)
         self._ids = [member.id for member in self.file.cluster.members]
 
+    async def check(self) -> None:
+        """Whether it is well, is the one of the file and traces this run."""
+        print(f"looking at the cluster of {self.path}", flush=True)
+        await own_cluster.check_own(self.file, self.place)
+
     def fitted(self, scenario: Scenario) -> Scenario:
         """The scenario on a cluster that is at least as large as it wants."""
         survive = self.file.cluster.faults
         if len(self._ids) < scenario.members or survive < scenario.survive:
-            wrong = f"{scenario.name} wants {scenario.members} members, {scenario.survive} faults"
+            wrong = (
+                f"{scenario.name} is for {scenario.members} members that survive "
+                f"{scenario.survive}, {self.path} has {len(self._ids)} that survive {survive}"
+            )
             raise MigratoryError("CLUSTER_TOO_SMALL", wrong, "choose another scenario")
         return msgspec.structs.replace(
             scenario, members=len(self._ids), survive=survive, groups=self.file.cluster.groups
@@ -122,9 +138,9 @@ class OthersMaking(Stage):
         return f"{self.path} has no hooks for: {', '.join(kinds)}"
 
     def open(self, _plan: Plan, out: Path, _run: str) -> AbstractAsyncContextManager[Watched]:
-        """Look at it."""
+        """Nothing is to be started."""
         (out / "cluster.toml").write_bytes(self.path.read_bytes())
-        return own_cluster.open_own(self.file, self.path.absolute().parent, out)
+        return own_cluster.open_own(self.file, self.place, out)
 
     def breaks(self, opened: Watched) -> Mapping[str, Break]:
         """All that there are hooks for."""

@@ -50,6 +50,11 @@ class Watched(ABC):
     async def dial(self, name: str, service: Service) -> trio.SocketStream:
         """A connection to a service of a host; OSError when there is none."""
 
+    @property
+    def advice(self) -> str:
+        """Where people look when members are not well."""
+        return f"the members' logs are in {self.directory}"
+
     def revive(self) -> list[str]:
         """Start what ended by itself; who that was."""
         return []
@@ -123,8 +128,8 @@ class Watched(ABC):
                 await trio.sleep(LOOK)
             return
         told = [f"{n}: {_shown(s)}" for n, s in (await self.statuses()).items()]
-        remedy = f"the members' logs are in {self.directory}"
-        raise MigratoryError("NOT_NORMAL", f"not NORMAL in time: {'; '.join(told)}", remedy)
+        wrong = f"not NORMAL in time: {'; '.join(told)}"
+        raise MigratoryError("NOT_NORMAL", wrong, self.advice)
 
     async def wait_remembered(self, name: str) -> None:
         """Wait until `name` may lose its memory without more than `survive` being without one."""
