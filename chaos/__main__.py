@@ -16,6 +16,8 @@ from chaos.runner import Outcome, replay_run, start_run
 from chaos.scenarios import SCENARIOS
 from migratory.errors import MigratoryError
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 app = App(
     name="chaos", help="Break a real cluster on purpose, and write down what happens.",
     help_format="plaintext", backend="trio", exit_on_error=False, result_action="return_value",
@@ -23,7 +25,10 @@ app = App(
 
 
 @app.command
-async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path) -> int:
+async def run(
+    *, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path,
+    cluster: Path | None = None,
+) -> int:  # fmt: skip
     """Carry a scenario out; Ctrl-C heals and ends everything.
 
     Parameters
@@ -36,12 +41,15 @@ async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, 
         The same seed gives the same faults at the same times.
     out
         A new directory for run.json, logs and traces.
+    cluster
+        A file that describes a running cluster and how to break it (docs/sre_guide.md); by
+        default a cluster is started for the run.
     """
-    return await _until_signal(lambda: start_run(scenario, seed, minutes, out))
+    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, cluster))
 
 
 @app.command
-async def replay(directory: Path, /, *, out: Path) -> int:
+async def replay(directory: Path, /, *, out: Path, cluster: Path | None = None) -> int:
     """Carry out the plan of an earlier run once more.
 
     Parameters
@@ -50,8 +58,10 @@ async def replay(directory: Path, /, *, out: Path) -> int:
         What was --out of that run.
     out
         A new directory for this run.
+    cluster
+        As in `run`.
     """
-    return await _until_signal(lambda: replay_run(directory, out))
+    return await _until_signal(lambda: replay_run(directory, out, cluster))
 
 
 @app.command(name="list")
@@ -74,7 +84,7 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with trio.open_signal_receiver(*ENDING) as signals:
                 async for number in signals:
                     ended_by.append(number)
                     nursery.cancel_scope.cancel()
@@ -83,7 +93,8 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
         await work()
         nursery.cancel_scope.cancel()
     if ended_by:
-        raise MigratoryError("INTERRUPTED", f"ended by signal {ended_by[0]} before its end")
+        name = signal.Signals(ended_by[0]).name
+        raise MigratoryError("INTERRUPTED", f"ended by {name} before its end; all is healed")
     return 0
 
 

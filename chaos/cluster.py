@@ -14,9 +14,7 @@ import glob
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import trio
 
 from chaos.cable import TUN
@@ -24,32 +22,26 @@ from chaos.kinds import KINDS
 from chaos.network import NamespaceNetwork, Network
 from chaos.plan import Plan
 from chaos.processes import Program
-from chaos.topics import HOT_GROUP
-from migratory.errors import MigratoryError
+from chaos.watched import Service, Watched
 
 ZOOKEEPERS = 3
 CLIENTS = "clients"
 CLIENT_PORT, PEER_PORT, ADMIN_PORT, ZOOKEEPER_PORT = 8800, 8900, 9000, 2181
-ASK = 1.0  # seconds for an answer
-LOOK = 0.1  # seconds between two looks at something that tells nobody when it changes
-START = 60.0  # seconds for everything to be NORMAL
+PORTS: dict[Service, int] = {"admin": ADMIN_PORT, "zookeeper": ZOOKEEPER_PORT}
 STOP = 20.0  # seconds for a member to drain
 MAX_MESSAGES = 200  # history: short enough that an absence outlasts it
 MAX_AGE = 180.0
 
 
-class Cluster:
+class Cluster(Watched):
     """All processes of a run but the workload, and what can be done to them."""
 
     def __init__(self, plan: Plan, network: Network, directory: Path, run: str) -> None:
-        self.network = network
-        self.directory = directory
-        self.survive = plan.survive
+        members = [f"m{n}" for n in range(1, plan.members + 1)]
+        zookeepers = [f"z{n}" for n in range(1, ZOOKEEPERS + 1)]
+        super().__init__(members, zookeepers, plan.survive, directory, network)
         self.groups = plan.groups
-        self.members = [f"m{n}" for n in range(1, plan.members + 1)]
-        self.zookeepers = [f"z{n}" for n in range(1, ZOOKEEPERS + 1)]
         self.programs: dict[str, Program] = {}
-        self.forgetful: set[str] = set()  # members that were started and not seen NORMAL since
         self.down: set[str] = set()  # what is meant not to run
         self.strays: list[Program] = []  # replaced processes that may still run
         self._lives = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
@@ -149,106 +141,29 @@ class Cluster:
             program.kill()
         await trio.lowlevel.checkpoint()
 
-    # ---- state ---------------------------------------------------------------------------------
-
-    async def status(self, name: str) -> dict[str, Any] | None:
-        """What a member says of itself; None while it does not."""
-        request = b"GET /status HTTP/1.1\r\nHost: member\r\nConnection: close\r\n\r\n"
-        answer = await self._ask(name, (self.network.home(name), ADMIN_PORT), request)
+    async def dial(self, name: str, service: Service) -> trio.SocketStream:
+        """A connection to a host from itself; no cut hides the admin port."""
+        host = self.network.home(name) if service == "admin" else self.network.address(name)
+        asked = trio.socket.from_stdlib_socket(self.network.open_socket(name))
         try:
-            found = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
-        except msgspec.DecodeError:
-            return None
-        if not isinstance(found, dict) or "groups" not in found:
-            return None
-        if found["normal"]:
-            self.forgetful.discard(name)
-        return found
-
-    async def statuses(self) -> dict[str, dict[str, Any] | None]:
-        """The same of all members, asked side by side."""
-        found: dict[str, dict[str, Any] | None] = {}
-
-        async def fill(name: str) -> None:
-            found[name] = await self.status(name)
-
-        async with trio.open_nursery() as nursery:
-            for name in self.members:
-                nursery.start_soon(fill, name)
-        return {name: found[name] for name in self.members}
-
-    async def _ask(self, name: str, where: tuple[str, int], request: bytes) -> bytes:
-        """One question to a host from itself; empty when nobody answers."""
-        answer = b""
-        with (
-            trio.move_on_after(ASK) as waited,
-            contextlib.suppress(OSError),
-            trio.socket.from_stdlib_socket(self.network.open_socket(name)) as asked,
-        ):
-            await asked.connect(where)
-            await asked.send(request)
-            while part := await asked.recv(1 << 16):
-                answer += part
-        return b"" if waited.cancelled_caught else answer
+            await asked.connect((host, PORTS[service]))
+        except BaseException:
+            asked.close()
+            raise
+        return trio.SocketStream(asked)
 
     def trace_bytes(self, name: str) -> int:
         """How much all lives of a member have written of their traces."""
         files = (self.directory / "traces").glob(f"{name}-*.jsonl")
         return sum(file.stat().st_size for file in files)
 
-    async def coordinator(self) -> str:
-        """Who coordinates the group with the most traffic; any member when nobody says so."""
-        views = [s["groups"][HOT_GROUP] for s in (await self.statuses()).values() if s is not None]
-        best = max(views, key=lambda view: int(view["epoch"]), default=None)
-        return str(best["coordinator"]) if best and best["coordinator"] else self.members[0]
-
-    async def zookeeper_leader(self) -> str:
-        """Which ZooKeeper server leads; any when nobody says so."""
-        for name in self.zookeepers:
-            where = (self.network.address(name), ZOOKEEPER_PORT)
-            if b"Mode: leader" in await self._ask(name, where, b"srvr"):
-                return name
-        return self.zookeepers[0]
-
-    async def is_normal(self) -> bool:
-        """Whether every member serves, is NORMAL and knows each group's coordinator."""
-        return all(
-            status is not None
-            and status["normal"]
-            and status["serving"]
-            and all(group["coordinator"] for group in status["groups"])
-            for status in (await self.statuses()).values()
-        )
-
-    async def wait_normal(self, patience: float = START) -> None:
-        """Wait until all members are well, or say who is not."""
-        with trio.move_on_after(patience):
-            while not await self.is_normal():  # noqa: ASYNC110 (members tell when asked)
-                await trio.sleep(LOOK)
-            return
-        told = [f"{n}: {_shown(s)}" for n, s in (await self.statuses()).items()]
-        remedy = f"the members' logs are in {self.directory}"
-        raise MigratoryError("NOT_NORMAL", f"not NORMAL in time: {'; '.join(told)}", remedy)
-
     @contextlib.asynccontextmanager
     async def replacing(self, name: str) -> AsyncIterator[None]:
-        """A block that ends and starts a process, alone; a member must be allowed to forget.
-
-        It may when fewer than `survive` others are without memory: it is waited for that.
-        """
+        """A block that ends and starts a process, alone; a member must be allowed to forget."""
         async with self._lives[name]:
-            while name in self.members and len(self.forgetful - {name}) >= self.survive:
-                await self.statuses()
-                await trio.sleep(LOOK)
+            if name in self.members:
+                await self.wait_remembered(name)
             yield
-
-
-def _shown(status: dict[str, Any] | None) -> str:
-    if status is None:
-        return "does not answer"
-    normal = sum(group["status"] == "NORMAL" for group in status["groups"])
-    led = sum(bool(group["coordinator"]) for group in status["groups"])
-    return f"{normal} groups NORMAL, {led} of {len(status['groups'])} with a coordinator"
 
 
 def find_faketime() -> str:

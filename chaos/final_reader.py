@@ -107,9 +107,9 @@ app = App(name="chaos.final_reader", backend="trio", result_action="return_value
 
 
 @app.default
-async def final_reader(*, servers: str, groups: int, traces: Path, run: str) -> None:
+async def final_reader(*, servers: str, groups: int, prefix: str, traces: Path, run: str) -> None:
     """Read all members, one after another."""
-    topics = [topic for each in topics_of(groups).values() for topic in each]
+    topics = [topic for each in topics_of(groups, prefix).values() for topic in each]
     with notes(traces, run, "reader", groups) as trace:
         for address in servers.split(","):
             await read_member(address, topics, trace)

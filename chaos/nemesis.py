@@ -5,22 +5,23 @@ What a fault does is in `chaos.faults_of_processes` and `chaos.faults_of_network
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import trio
 
 from chaos import faults_of_network as network
 from chaos import faults_of_processes as processes
-from chaos.cluster import Cluster
 from chaos.faults_of_network import Hold
 from chaos.kinds import COORDINATOR, KINDS
 from chaos.plan import Fault
 from chaos.trace import note
+from chaos.watched import Watched
 from migratory.trace_files import TraceWriter
 
 PATIENCE = 30.0  # seconds that a fault waits for its moment
 
-Break = Callable[[Cluster, str, Hold], Awaitable[None]]
+Break = Callable[[Any, str, Hold], Awaitable[None]]  # first the cluster that it is made for
 
 BREAKS: dict[str, Break] = {
     "kill-quick": processes.kill,
@@ -55,12 +56,16 @@ BREAKS: dict[str, Break] = {
 class Nemesis:
     """Carries planned faults out and writes down when each had hold."""
 
-    def __init__(self, cluster: Cluster, trace: TraceWriter, stampede: Callable[[], None]) -> None:
+    def __init__(
+        self, cluster: Watched, trace: TraceWriter, stampede: Callable[[], None],
+        breaks: Mapping[str, Break] = BREAKS,
+    ) -> None:  # fmt: skip
         self.cluster = cluster
         self.active: dict[str, str] = {}  # id: what is broken now
         self.happened = 0
         self._trace = trace
         self._stampede = stampede
+        self._breaks = breaks
 
     async def carry_out(self, fault: Fault) -> None:
         """Break, hold, repair. A fault whose moment does not come in time does not happen."""
@@ -85,8 +90,8 @@ class Nemesis:
 
     def _break(self, kind: str) -> Break:
         assert kind in KINDS
-        return self._stampede_once if kind == "stampede" else BREAKS[kind]
+        return self._stampede_once if kind == "stampede" else self._breaks[kind]
 
-    async def _stampede_once(self, _cluster: Cluster, target: str, hold: Hold) -> None:
+    async def _stampede_once(self, _cluster: Watched, target: str, hold: Hold) -> None:
         self._stampede()
         await hold(target)

@@ -20,21 +20,15 @@ from typing import IO
 import msgspec
 import trio
 
-from chaos.cluster import (
-    CLIENTS,
-    MAX_AGE,
-    MAX_MESSAGES,
-    Cluster,
-    open_cluster,
-    possible_kinds,
-)
+from chaos.cluster import CLIENTS
 from chaos.nemesis import Nemesis
-from chaos.network import Network, open_network
 from chaos.plan import Fault, Plan, make_plan
 from chaos.processes import Program
 from chaos.scenarios import find_scenario
+from chaos.stages import Stage, open_stage
 from chaos.trace import note, notes
 from chaos.view import Scene, View
+from chaos.watched import Watched
 from chaos.workload import Tally
 from migratory.errors import MigratoryError
 from migratory.trace_files import TraceWriter
@@ -67,35 +61,35 @@ class Outcome(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-async def start_run(scenario: str, seed: int, minutes: float, out: Path) -> Outcome:
-    """Make a plan and carry it out."""
+async def start_run(
+    scenario: str, seed: int, minutes: float, out: Path, cluster: Path | None = None
+) -> Outcome:
+    """Make a plan and carry it out, on a cluster of its own or on the one of a file."""
     chosen = find_scenario(scenario)
-    _claim(out)
-    network, lacking = open_network()
-    try:
-        plan = make_plan(chosen, seed, minutes, possible_kinds(network))
-        return await _run(plan, network, lacking, out)
-    finally:
-        network.close()
+    with open_stage(cluster) as stage:
+        plan = make_plan(stage.fitted(chosen), seed, minutes, stage.possible)
+        if not plan.faults:
+            wrong = f"nothing of {scenario} can be done"
+            raise MigratoryError("NOT_POSSIBLE", wrong, stage.unable(plan.not_possible))
+        await stage.check()
+        _claim(out)
+        return await _run(plan, stage, out)
 
 
-async def replay_run(directory: Path, out: Path) -> Outcome:
+async def replay_run(directory: Path, out: Path, cluster: Path | None = None) -> Outcome:
     """Carry out the plan of an earlier run once more."""
     try:
         plan = msgspec.json.decode((directory / RUN_FILE).read_bytes(), type=RunFile).plan
     except (OSError, msgspec.DecodeError) as error:
         wrong = f"{directory / RUN_FILE} cannot be read: {error}"
         raise MigratoryError("NO_SUCH_RUN", wrong, "name the --out directory of a run") from error
-    _claim(out)
-    network, lacking = open_network()
-    try:
-        missing = sorted({fault.kind for fault in plan.faults} - possible_kinds(network))
+    with open_stage(cluster) as stage:
+        missing = sorted({fault.kind for fault in plan.faults} - stage.possible)
         if missing:
-            wrong = f"this machine cannot do: {', '.join(missing)}"
-            raise MigratoryError("NOT_POSSIBLE", wrong, lacking or "replay it where it ran")
-        return await _run(plan, network, lacking, out)
-    finally:
-        network.close()
+            raise MigratoryError("NOT_POSSIBLE", stage.unable(missing), stage.lacking)
+        await stage.check()
+        _claim(out)
+        return await _run(plan, stage, out)
 
 
 def _claim(out: Path) -> None:
@@ -111,31 +105,32 @@ def _claim(out: Path) -> None:
         raise MigratoryError("OUT_TAKEN", f"{out} is not empty", "name a new directory")
 
 
-async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome:
-    run = f"{plan.scenario}-{plan.seed}-{time.time_ns() // 1_000_000}"
-    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, network.can_cut, plan)
+async def _run(plan: Plan, stage: Stage, out: Path) -> Outcome:
+    run = stage.run or f"{plan.scenario}-{plan.seed}-{time.time_ns() // 1_000_000}"
+    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, stage.namespaces, plan)
     shown = msgspec.json.format(msgspec.json.encode(told), indent=2)
     (out / RUN_FILE).write_bytes(shown + b"\n")
+    plan = stage.cast(plan)
     with notes(out / "traces", run, "runner", plan.groups) as trace, View() as view:
-        if lacking:
-            view.say(lacking)
+        if stage.lacking:
+            view.say(stage.lacking)
         if plan.not_possible:
-            view.say(f"not possible on this machine: {', '.join(plan.not_possible)}")
+            view.say(stage.unable(plan.not_possible))
         view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
-        _announce(plan, trace)
-        async with open_cluster(plan, network, out, run) as cluster:
-            return await _Run(plan, cluster, run, trace, view).carry_out()
+        _announce(plan, stage, trace)
+        async with stage.open(plan, out, run) as cluster:
+            return await _Run(plan, stage, cluster, run, trace, view).carry_out()
 
 
-def _announce(plan: Plan, trace: TraceWriter) -> None:
+def _announce(plan: Plan, stage: Stage, trace: TraceWriter) -> None:
     extra: dict[str, object] = {
-        "members": ",".join(f"m{n}" for n in range(1, plan.members + 1)),
+        "members": ",".join(stage.names(plan)),
         "faults": plan.survive,
         "groups": plan.groups,
         "seed": plan.seed,
         "scenario": plan.scenario,
-        "max_messages": MAX_MESSAGES,
-        "max_age_ms": round(MAX_AGE * 1000),
+        "max_messages": stage.max_messages,
+        "max_age_ms": round(stage.max_age * 1000),
         "require": ",".join(plan.requires),
     }
     note(trace, "run", extra)
@@ -147,10 +142,12 @@ class _Run:
     """One run on a cluster that is NORMAL."""
 
     def __init__(
-        self, plan: Plan, cluster: Cluster, run: str, trace: TraceWriter, view: View
+        self, plan: Plan, stage: Stage, cluster: Watched, run: str, trace: TraceWriter, view: View
     ) -> None:
         self.plan, self.cluster, self.run, self.trace, self.view = plan, cluster, run, trace, view
-        self.nemesis = Nemesis(cluster, trace, lambda: self.workload.signal(signal.SIGUSR1))
+        self.prefix = stage.prefix
+        herd = lambda: self.workload.signal(signal.SIGUSR1)  # noqa: E731
+        self.nemesis = Nemesis(cluster, trace, herd, stage.breaks(cluster))
         self.tally = Tally()
         self.phase = ""
         self.takeovers = 0
@@ -209,8 +206,8 @@ class _Run:
         traces = str((self.cluster.directory / "traces").absolute())
         servers, groups = ",".join(self.cluster.servers), str(self.plan.groups)
         return [
-            f"chaos.{program}", "--servers", servers, "--groups", groups, "--traces", traces,
-            "--run", self.run, *more,
+            f"chaos.{program}", "--servers", servers, "--groups", groups, "--prefix", self.prefix,
+            "--traces", traces, "--run", self.run, *more,
         ]  # fmt: skip
 
     def _start_program(self, words: list[str], output: IO[bytes] | int | None = None) -> Program:

@@ -9,13 +9,14 @@ from migratory.wire.ids import group_of
 PER_GROUP = 3
 HOT_GROUPS = 2  # groups with a hot topic; the first one is where faults aim
 HOT_GROUP = 0
+PREFIX = "/chaos"
 
 
-def topics_of(groups: int) -> dict[int, list[str]]:
+def topics_of(groups: int, prefix: str = PREFIX) -> dict[int, list[str]]:
     """Topics by group, the same for everybody who knows the number of groups."""
     found: dict[int, list[str]] = {group: [] for group in range(groups)}
     for n in count():
-        topic = f"/chaos/{n}"
+        topic = f"{prefix}/{n}"
         into = found[group_of(topic, groups)]
         if len(into) < PER_GROUP:
             into.append(topic)
@@ -24,8 +25,8 @@ def topics_of(groups: int) -> dict[int, list[str]]:
     return found
 
 
-def hot_and_cold(groups: int) -> tuple[list[str], list[str]]:
+def hot_and_cold(groups: int, prefix: str = PREFIX) -> tuple[list[str], list[str]]:
     """All topics, the hot ones apart; the hottest group's comes first."""
-    found = topics_of(groups)
+    found = topics_of(groups, prefix)
     hot = [found[group][0] for group in range(min(HOT_GROUPS, groups))]
     return hot, [topic for each in found.values() for topic in each if topic not in hot]

@@ -78,8 +78,8 @@ HABITS = (
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, servers: list[str], trace: TraceWriter, seed: int) -> None:
-        self.hot, self.cold = hot_and_cold(trace.groups)
+    def __init__(self, servers: list[str], trace: TraceWriter, seed: int, prefix: str) -> None:
+        self.hot, self.cold = hot_and_cold(trace.groups, prefix)
         self.tally = Tally()
         self._servers = servers
         self._trace = trace
@@ -202,10 +202,12 @@ app = App(name="chaos.workload", backend="trio", result_action="return_value")
 
 
 @app.default
-async def workload(*, servers: str, groups: int, traces: Path, run: str, seed: int) -> None:
+async def workload(
+    *, servers: str, groups: int, prefix: str, traces: Path, run: str, seed: int
+) -> None:
     """Publish and subscribe until SIGTERM."""
     async with open_trace(traces, run=run, node="workload", groups=groups) as trace:
-        await Workload(servers.split(","), trace, seed).run()
+        await Workload(servers.split(","), trace, seed, prefix).run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,191 @@
+"""The file of a cluster that others started: what it may say, and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from chaos.__main__ import main
+from chaos.cluster import CLIENTS
+from chaos.own_cluster import WAYS, possible_kinds
+from chaos.own_file import HOOKS, OwnHooks
+from chaos.own_traces import check_fullness
+from migratory.errors import ConfigError, MigratoryError
+from tests.chaos.guide import block, cluster_of, described
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def test_the_hooks_for_other_machines_are_valid(tmp_path: Path) -> None:
+    """The guide's second example fits the first one's members, and all its faults are possible."""
+    own = block("`own.toml`").partition("[hooks]")[0].replace('directory = "traces"\n', "")
+    file = described(tmp_path, own + block("packets where they arrive"))
+    assert possible_kinds(file) >= {"kill-long", "pause", "rolling-restart", "cut-zookeeper"}
+    assert "cut-clients" not in possible_kinds(file)
+
+
+def test_every_hook_of_a_file_is_known_by_its_kind() -> None:
+    """Hooks in the file, their places and the faults that use them name the same things."""
+    fields = {field.name for field in msgspec.structs.fields(OwnHooks)} - {"timeout"}
+    assert fields == set(HOOKS)
+    breaking = {name for name, hook in HOOKS.items() if hook.healed_by}
+    assert {way.hook for way in WAYS.values()} == breaking
+    assert {hook.healed_by for hook in HOOKS.values()} - {""} == fields - breaking - {"collect"}
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    """Each with its key, what is wrong and what to do."""
+    text = """
+        [cluster]
+        faults = 2
+        groups = 1000
+        [[cluster.member]]
+        id = "M 1"
+        client = "10.0.0.1"
+        [history]
+        max_message = 3
+        [trace]
+        directory = "traces"
+        [hooks]
+        kill = "reboot"
+        pause = ["stop", "them all"]
+        cut = ["cut", "{from}"]
+        heal = ["heal", "{from}", "{to}", "{what}"]
+        collect = ["fetch", "{member}"]
+    """
+    with pytest.raises(ConfigError) as caught:
+        described(tmp_path, text)
+    told = {fault.key: str(fault) for fault in caught.value.faults}
+    assert sorted(told) == [
+        "cluster.faults", "cluster.groups", "cluster.member[1].admin", "cluster.member[1].client",
+        "cluster.member[1].id", "history.max_message", "hooks.collect", "hooks.cut", "hooks.heal",
+        "hooks.kill", "hooks.pause", "trace.directory", "trace.run",
+    ]  # fmt: skip
+    assert "did you mean max_messages?" in told["history.max_message"]
+    assert '["sh", "-c", "..."]' in told["hooks.kill"]
+    assert "nothing is known as {what}" in told["hooks.heal"]
+    assert main(["run", "--cluster", str(tmp_path / "own.toml"), "--out", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "code"),
+    [
+        (("", ""), ["--scenario", "p9"], "NOT_POSSIBLE"),
+        (("", ""), ["--scenario", "five-members-two-faults"], "CLUSTER_TOO_SMALL"),
+        (("[cluster]", "cluster"), [], "CONFIG_INVALID"),
+    ],
+)
+def test_what_a_file_cannot_do_is_named(
+    change: tuple[str, str], words: list[str], code: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A run that cannot be carried out ends before anything is asked or made."""
+    own = tmp_path / "own.toml"
+    own.write_text(block("`own.toml`").replace(*change, 1))
+    out = tmp_path / "out"
+    assert main(["run", "--cluster", str(own), "--out", str(out), *words]) in (1, 2)
+    assert f"chaos: {code}: " in capsys.readouterr().err
+    assert not out.exists()
+
+
+# ---- faults and traces by hooks -----------------------------------------------------------------
+
+
+ALL_BUT_M2 = ("m1", "m3", "z1", "z2", "z3", "clients")
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "cuts"),
+    [
+        ("cut-one-way", "m1>m2", {("m1", "m2")}),
+        ("cut-pair", "m1|m2", {("m1", "m2"), ("m2", "m1")}),
+        ("mute", "m2", {("m2", other) for other in ALL_BUT_M2}),
+        ("cut", "m2", {w for o in ALL_BUT_M2 for w in (("m2", o), (o, "m2"))}),
+        ("cut-peers", "m2", {w for o in ("m1", "m3") for w in (("m2", o), (o, "m2"))}),
+        ("cut-zookeeper", "m2", {w for o in ("z1", "z2", "z3") for w in (("m2", o), (o, "m2"))}),
+        (
+            "cut-clients",
+            "all",
+            {w for m in "123" for w in ((f"m{m}", CLIENTS), (CLIENTS, f"m{m}"))},
+        ),
+    ],
+)
+async def test_cuts_are_between_those_that_the_fault_names(
+    tmp_path: Path, kind: str, target: str, cuts: set[tuple[str, str]]
+) -> None:
+    """Each kind of cut calls its hook for each way that is cut, and heals each of them."""
+    say = '["sh", "-c", "echo {} {from} {from_host} {to} {to_host} >> said"]'
+    hooks = f"cut = {say.replace('{}', 'cut')}\nheal = {say.replace('{}', 'heal')}\n"
+    cluster = cluster_of(tmp_path, hooks)
+
+    async def hold(_hit: str) -> None:
+        assert spoken("cut") == cuts
+        assert spoken("heal") == set()
+
+    def spoken(verb: str) -> set[tuple[str, str]]:
+        lines = [line.split() for line in (tmp_path / "said").read_text().splitlines()]
+        assert all(line[2] == ("here" if line[1] == CLIENTS else HOST[line[1]]) for line in lines)
+        return {(line[1], line[3]) for line in lines if line[0] == verb}
+
+    await cluster.breaks()[kind](cluster, target, hold)
+    assert spoken("heal") == cuts
+
+
+HOST = {f"{letter}{n}": f"127.0.0.{n}" for letter in "mz" for n in (1, 2, 3)}
+
+
+async def test_a_member_has_one_fault_at_a_time(tmp_path: Path) -> None:
+    """A pause waits until a killed member is there again, as nothing else could be paused."""
+    say = '["sh", "-c", "echo {} {member} >> said"]'
+    verbs = ("kill", "start", "pause", "resume")
+    cluster = cluster_of(tmp_path, "".join(f"{v} = {say.replace('{}', v)}\n" for v in verbs))
+    breaks = cluster.breaks()
+
+    async def hold(_hit: str) -> None:
+        await trio.sleep(0.3)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(breaks["kill-long"], cluster, "m1", hold)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(breaks["pause"], cluster, "m1", hold)
+    assert (tmp_path / "said").read_text().split() == [w for v in verbs for w in (v, "m1")]
+    assert cluster.forgetful == {"m1"}
+
+
+async def test_only_whole_rows_of_the_run_are_collected(tmp_path: Path) -> None:
+    """Rows of other runs, other processes and lines without an end stay where they are."""
+    hook = 'collect = ["sh", "-c", "cp traces/{member}* {into}"]\n'
+    cluster = cluster_of(tmp_path, hook, directory="")
+    elsewhere, mine = tmp_path / "traces", '{"run":"drill-1","n":%d}\n'
+    elsewhere.mkdir()
+    (elsewhere / "m1-1.0.jsonl").write_text('{"run":"drill-0","n":0}\n')
+    (elsewhere / "m1-2.0.jsonl").write_text('{"run":"drill-0","n":0}\n' + mine % 0 + '{"run":"dr')
+    (elsewhere / "m2-1.0.jsonl").write_text('{"run":"drill-10","n":0}\n')
+    (elsewhere / "m3-1.0.jsonl").write_text(mine % 0 + mine % 1)
+    (elsewhere / "m3-1.1.jsonl").write_text(mine % 2)
+    (elsewhere / "m30-1.0.jsonl").write_text(mine % 0)
+    (elsewhere / "workload.0.jsonl").write_text(mine % 0)
+    cluster.directory = tmp_path / "out"
+    cluster.directory.mkdir()
+    await cluster.collect()
+    taken = {p.name: p.read_text() for p in (cluster.directory / "traces").iterdir()}
+    assert taken == {
+        "m1-2.0.jsonl": mine % 0, "m3-1.0.jsonl": mine % 0 + mine % 1, "m3-1.1.jsonl": mine % 2,
+    }  # fmt: skip
+    assert [path.name for path in cluster.directory.iterdir()] == ["traces"]
+
+
+def test_sampled_traces_are_not_taken_for_full_ones(tmp_path: Path) -> None:
+    """Topics of which members wrote nothing would look like lost messages: it is an error."""
+    file = cluster_of(tmp_path, "").file
+    row = '{"run":"drill-1","kind":"%s","topic":"/chaos/drill-1/%d"}\n'
+    (tmp_path / "m1-1.0.jsonl").write_text(row % ("commit", 1))
+    (tmp_path / "workload.0.jsonl").write_text(row % ("pub_ack", 1))
+    check_fullness(tmp_path, file)
+    (tmp_path / "workload.0.jsonl").write_text(row % ("pub_ack", 1) + row % ("pub_ack", 2))
+    with pytest.raises(MigratoryError, match=r"TRACE_NOT_FULL: .* 1 of 2 topics"):
+        check_fullness(tmp_path, file)
