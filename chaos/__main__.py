@@ -12,6 +12,7 @@ import trio
 from cyclopts import App, CycloptsError, Parameter
 
 from chaos.kinds import KINDS
+from chaos.load import SMALL
 from chaos.runner import Outcome, replay_run, start_run
 from chaos.scenarios import SCENARIOS
 from migratory.errors import MigratoryError
@@ -23,7 +24,9 @@ app = App(
 
 
 @app.command
-async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path) -> int:
+async def run(
+    *, scenario: str = "random", minutes: float = 5.0, seed: int = 1, load: str = SMALL, out: Path
+) -> int:
     """Carry a scenario out; Ctrl-C heals and ends everything.
 
     Parameters
@@ -34,10 +37,12 @@ async def run(*, scenario: str = "random", minutes: float = 5.0, seed: int = 1, 
         How long faults and quiet times last together.
     seed
         The same seed gives the same faults at the same times.
+    load
+        How much clients do: small, or large.
     out
         A new directory for run.json, logs and traces.
     """
-    return await _until_signal(lambda: start_run(scenario, seed, minutes, out))
+    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, load))
 
 
 @app.command

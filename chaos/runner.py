@@ -28,13 +28,16 @@ from chaos.cluster import (
     open_cluster,
     possible_kinds,
 )
+from chaos.launcher import HERE
+from chaos.live import Finding
+from chaos.load import SMALL, find_load
 from chaos.nemesis import Nemesis
 from chaos.network import Network, open_network
 from chaos.plan import Fault, Plan, make_plan
 from chaos.processes import Program
 from chaos.scenarios import find_scenario
 from chaos.trace import note, notes
-from chaos.view import Scene, View
+from chaos.view import Scene, View, said
 from chaos.workload import Tally
 from migratory.errors import MigratoryError
 from migratory.trace_files import TraceWriter
@@ -43,6 +46,7 @@ WARM_UP = 30.0  # seconds for the first acknowledgements
 CALM = 3.0  # seconds of traffic after everything is NORMAL again
 WORKLOAD_END = 60.0
 READ_END = 120.0
+LIVE_END = 30.0
 LOOK_EVERY = 1.0
 RUN_FILE = "run.json"
 
@@ -56,6 +60,7 @@ class RunFile(msgspec.Struct, frozen=True):
     minutes: float
     namespaces: bool
     plan: Plan
+    load: str = SMALL
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -67,14 +72,17 @@ class Outcome(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-async def start_run(scenario: str, seed: int, minutes: float, out: Path) -> Outcome:
+async def start_run(
+    scenario: str, seed: int, minutes: float, out: Path, load: str = SMALL
+) -> Outcome:
     """Make a plan and carry it out."""
     chosen = find_scenario(scenario)
+    find_load(load)
     _claim(out)
     network, lacking = open_network()
     try:
         plan = make_plan(chosen, seed, minutes, possible_kinds(network))
-        return await _run(plan, network, lacking, out)
+        return await _run(plan, load, network, lacking, out)
     finally:
         network.close()
 
@@ -82,18 +90,18 @@ async def start_run(scenario: str, seed: int, minutes: float, out: Path) -> Outc
 async def replay_run(directory: Path, out: Path) -> Outcome:
     """Carry out the plan of an earlier run once more."""
     try:
-        plan = msgspec.json.decode((directory / RUN_FILE).read_bytes(), type=RunFile).plan
+        told = msgspec.json.decode((directory / RUN_FILE).read_bytes(), type=RunFile)
     except (OSError, msgspec.DecodeError) as error:
         wrong = f"{directory / RUN_FILE} cannot be read: {error}"
         raise MigratoryError("NO_SUCH_RUN", wrong, "name the --out directory of a run") from error
     _claim(out)
     network, lacking = open_network()
     try:
-        missing = sorted({fault.kind for fault in plan.faults} - possible_kinds(network))
+        missing = sorted({fault.kind for fault in told.plan.faults} - possible_kinds(network))
         if missing:
             wrong = f"this machine cannot do: {', '.join(missing)}"
             raise MigratoryError("NOT_POSSIBLE", wrong, lacking or "replay it where it ran")
-        return await _run(plan, network, lacking, out)
+        return await _run(told.plan, told.load, network, lacking, out)
     finally:
         network.close()
 
@@ -111,9 +119,9 @@ def _claim(out: Path) -> None:
         raise MigratoryError("OUT_TAKEN", f"{out} is not empty", "name a new directory")
 
 
-async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome:
+async def _run(plan: Plan, load: str, network: Network, lacking: str, out: Path) -> Outcome:
     run = f"{plan.scenario}-{plan.seed}-{time.time_ns() // 1_000_000}"
-    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, network.can_cut, plan)
+    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, network.can_cut, plan, load)
     shown = msgspec.json.format(msgspec.json.encode(told), indent=2)
     (out / RUN_FILE).write_bytes(shown + b"\n")
     with notes(out / "traces", run, "runner", plan.groups) as trace, View() as view:
@@ -122,18 +130,21 @@ async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome
         if plan.not_possible:
             view.say(f"not possible on this machine: {', '.join(plan.not_possible)}")
         view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
-        _announce(plan, trace)
+        _announce(plan, load, trace)
         async with open_cluster(plan, network, out, run) as cluster:
-            return await _Run(plan, cluster, run, trace, view).carry_out()
+            return await _Run(told, cluster, trace, view).carry_out()
 
 
-def _announce(plan: Plan, trace: TraceWriter) -> None:
+def _announce(plan: Plan, load: str, trace: TraceWriter) -> None:
     extra: dict[str, object] = {
         "members": ",".join(f"m{n}" for n in range(1, plan.members + 1)),
         "faults": plan.survive,
         "groups": plan.groups,
         "seed": plan.seed,
         "scenario": plan.scenario,
+        "minutes": plan.minutes,
+        "load": load,
+        "slow_clients": ",".join(find_load(load).slow_clients),
         "max_messages": MAX_MESSAGES,
         "max_age_ms": round(MAX_AGE * 1000),
     }
@@ -145,19 +156,33 @@ def _announce(plan: Plan, trace: TraceWriter) -> None:
 class _Run:
     """One run on a cluster that is NORMAL."""
 
-    def __init__(
-        self, plan: Plan, cluster: Cluster, run: str, trace: TraceWriter, view: View
-    ) -> None:
-        self.plan, self.cluster, self.run, self.trace, self.view = plan, cluster, run, trace, view
+    def __init__(self, told: RunFile, cluster: Cluster, trace: TraceWriter, view: View) -> None:
+        self.plan, self.run, self.load = told.plan, told.run, told.load
+        self.cluster, self.trace, self.view = cluster, trace, view
         self.nemesis = Nemesis(cluster, trace, lambda: self.workload.signal(signal.SIGUSR1))
         self.tally = Tally()
         self.phase = ""
         self.takeovers = 0
+        self.finding: Finding | None = None
         self.workload: Program
         self._told = trio.Event()
 
     async def carry_out(self) -> Outcome:
         """Everything between a cluster that is NORMAL and the last read."""
+        async with self._open_live():
+            await self._break_and_heal()
+            self._enter("end")
+            await self._read_all()
+        happened, planned = self.nemesis.happened, len(self.plan.faults)
+        self.view.say(
+            f"carried out: {happened} of {planned} faults, {self.takeovers} takeovers, "
+            f"{self.tally.acked} of {self.tally.sent} acknowledged, {self.tally.unknown} unknown, "
+            f"{self.tally.delivered} delivered; violations: {said(self.finding)}"
+        )
+        return Outcome(planned, happened, self.takeovers, self.tally)
+
+    async def _break_and_heal(self) -> None:
+        """From the first message to the last one; whatever goes wrong, the clients' rows stay."""
         async with self._open_workload(), trio.open_nursery() as nursery:
             began = trio.current_time()
             nursery.start_soon(self._watch, began)
@@ -167,14 +192,6 @@ class _Run:
             await trio.sleep(CALM)
             await self._end_workload()
             nursery.cancel_scope.cancel()
-        self._enter("end")
-        await self._read_all()
-        happened, planned = self.nemesis.happened, len(self.plan.faults)
-        self.view.say(
-            f"carried out: {happened} of {planned} faults, {self.takeovers} takeovers, "
-            f"{self.tally.acked} of {self.tally.sent} acknowledged, {self.tally.unknown} unknown"
-        )
-        return Outcome(planned, happened, self.takeovers, self.tally)
 
     # ---- faults --------------------------------------------------------------------------------
 
@@ -219,7 +236,7 @@ class _Run:
     @asynccontextmanager
     async def _open_workload(self) -> AsyncIterator[None]:
         """The workload's process, once its first messages are acknowledged."""
-        words = self._client_words("workload", "--seed", str(self.plan.seed))
+        words = self._client_words("workload", "--seed", str(self.plan.seed), "--load", self.load)
         self.workload = self._start_program(words, subprocess.PIPE)
         try:
             async with trio.open_nursery() as nursery:
@@ -229,6 +246,9 @@ class _Run:
                 if not self.tally.acked:
                     raise self._broken("nothing was acknowledged")
                 yield
+        except* MigratoryError:
+            await self.workload.stop(WORKLOAD_END)  # so that its trace is whole
+            raise
         finally:
             self.workload.kill()
             self.workload.close_output()
@@ -264,12 +284,34 @@ class _Run:
         log = self.cluster.directory / "chaos.final_reader.log"
         raise MigratoryError("FINAL_READ_FAILED", "not all members could be read", f"see {log}")
 
+    # ---- the quick checks ----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _open_live(self) -> AsyncIterator[None]:
+        """The quick checks beside the run; they tell, and never end it."""
+        words = ["chaos.live", str((self.cluster.directory / "traces").absolute())]
+        log = self.cluster.directory / "chaos.live.log"
+        checks = Program(words, HERE, log, output=subprocess.PIPE)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hear, checks)
+                yield
+                if await checks.stop(LIVE_END) != 0:
+                    self.view.say(f"the quick checks broke down: see {log}")
+        finally:
+            checks.kill()
+            checks.close_output()
+
+    async def _hear(self, checks: Program) -> None:
+        async for line in checks.lines():
+            self.finding = msgspec.json.decode(line, type=Finding)
+
     # ---- watching ------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
         """Show how it goes, and start again what ended by itself."""
         first: dict[int, int] = {}
-        before, then = self.tally.acked, trio.current_time()
+        before, then = self.tally, trio.current_time()
         while True:
             await trio.sleep(LOOK_EVERY)
             for name in self.cluster.revive():
@@ -281,15 +323,17 @@ class _Run:
                 first.setdefault(group, epoch)
             grown = sum(epoch - first[group] for group, epoch in epochs.items())
             self.takeovers = max(self.takeovers, grown)
-            now, acked = trio.current_time(), self.tally.acked
+            now, tally = trio.current_time(), self.tally
             self.view.show(
                 Scene(
                     now - began, self.plan.length_ms / 1000, self.phase,
-                    tuple(self.nemesis.active.values()), (acked - before) / (now - then), acked,
-                    self.tally.unknown, self.takeovers,
+                    tuple(self.nemesis.active.values()),
+                    (tally.acked - before.acked) / (now - then),
+                    (tally.delivered - before.delivered) / (now - then),
+                    tally, self.takeovers, self.finding,
                 )
             )  # fmt: skip
-            before, then = acked, now
+            before, then = tally, now
 
     async def _epochs(self) -> dict[int, int]:
         """The highest epoch of each group that any member tells."""
