@@ -1,4 +1,4 @@
-"""`python -m chaos`: run a scenario, list them, replay an earlier run."""
+"""`python -m chaos`: run a scenario, list them, replay an earlier run, or go on for hours."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import trio
 from cyclopts import App, CycloptsError, Parameter
 
 from chaos.kinds import KINDS
-from chaos.load import SMALL
-from chaos.runner import Outcome, replay_run, start_run
+from chaos.load import LARGE, SMALL
+from chaos.runner import replay_run, start_run
 from chaos.scenarios import SCENARIOS
+from chaos.soak import soak
+from chaos.soak_table import Asked
 from migratory.errors import MigratoryError
+
+INTERRUPTED = 2
 
 app = App(
     name="chaos", help="Break a real cluster on purpose, and write down what happens.",
@@ -42,7 +46,12 @@ async def run(
     out
         A new directory for run.json, logs and traces.
     """
-    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, load))
+
+    async def work() -> int:
+        await start_run(scenario, seed, minutes, out, load)
+        return 0
+
+    return await _until_signal(work)
 
 
 @app.command
@@ -56,7 +65,41 @@ async def replay(directory: Path, /, *, out: Path) -> int:
     out
         A new directory for this run.
     """
-    return await _until_signal(lambda: replay_run(directory, out))
+
+    async def work() -> int:
+        await replay_run(directory, out)
+        return 0
+
+    return await _until_signal(work)
+
+
+@app.command(name="soak")
+async def soak_for_hours(
+    *,
+    minutes: float = 120.0,
+    slice_minutes: Annotated[float, Parameter(name="--slice")] = 10.0,
+    seed: int = 1,
+    load: str = LARGE,
+    out: Path,
+) -> int:
+    """Run slice after slice, each with a verdict by Spark; called again, it goes on.
+
+    Parameters
+    ----------
+    minutes
+        How long all slices last together.
+    slice_minutes
+        How many of them one run lasts.
+    seed
+        The same seed gives the same slices.
+    load
+        How much clients do: small, or large.
+    out
+        A directory for soak.md and all runs: new, or that of a soak with the same arguments.
+    """
+    asked = Asked(minutes, slice_minutes, seed, load)
+    remedy = "call it again with the same arguments to go on with this slice"
+    return await _until_signal(lambda: soak(asked, out), remedy)
 
 
 @app.command(name="list")
@@ -73,9 +116,10 @@ def list_scenarios(*, kinds: Annotated[bool, Parameter(negative=())] = False) ->
         print(f"{name:<24} {each.says}")
 
 
-async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
+async def _until_signal(work: Callable[[], Awaitable[int]], remedy: str = "") -> int:
     """Run to the end, or until somebody wants it to end; then everything is still cleaned up."""
     ended_by: list[int] = []
+    code = INTERRUPTED
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
@@ -85,11 +129,12 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
                     nursery.cancel_scope.cancel()
 
         nursery.start_soon(watch)
-        await work()
+        code = await work()
         nursery.cancel_scope.cancel()
     if ended_by:
-        raise MigratoryError("INTERRUPTED", f"ended by signal {ended_by[0]} before its end")
-    return 0
+        wrong = f"ended by signal {ended_by[0]} before its end"
+        _tell(MigratoryError("INTERRUPTED", wrong, remedy))
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,7 +38,8 @@ LIVE = (
 ENTRIES = 300  # of a group, that are remembered
 EPOCHS = 50  # of a group
 LIVES = 6  # of a member: a process that wakes is not far behind its replacement
-SUBSCRIPTIONS = 20_000
+SUBSCRIPTIONS = 20_000  # that are open
+CLOSED = 500  # that nothing may come to any more
 TURN = 2.0  # seconds between two looks at the files
 VIOLATIONS = 1000  # are counted, then the verdict is clear
 NICE = 10  # a view must not disturb what it shows
@@ -64,6 +65,7 @@ class Memory:
     def __init__(self) -> None:
         self._floors: dict[Key, Row] = {}
         self._streams: dict[Key, dict[str, Row]] = {}
+        self._closed: dict[Key, dict[str, Row]] = {}
         self._lives: dict[str, dict[Key, Row]] = {}  # by process: by kind and group
         self._boots: dict[str, list[int]] = defaultdict(list)
         self._entries: dict[int, dict[int, Row]] = defaultdict(dict)  # by group and index
@@ -78,6 +80,7 @@ class Memory:
         kept = [
             *self._floors.values(),
             *(row for told in self._streams.values() for row in told.values()),
+            *(row for told in self._closed.values() for row in told.values()),
             *(row for acts in self._lives.values() for row in acts.values()),
             *(row for entries in self._entries.values() for row in entries.values()),
             *(row for owners in self._epochs.values() for row in owners.values()),
@@ -103,7 +106,8 @@ class Memory:
         """Where a subscription is: its last message, or how it goes on if that came later."""
         kind, key = row["kind"], (row["topic"], row["proc"], row["sub"])
         if kind == "sub_close":
-            self._streams.pop(key, None)
+            self._closed[key] = self._streams.pop(key, {})
+            _limit(self._closed, CLOSED)
         elif kind != "sub_status":
             self._streams[key] = {kind: row}
             _limit(self._streams, SUBSCRIPTIONS)
@@ -170,17 +174,17 @@ class LiveCheck:
     def __init__(self) -> None:
         self.rows = 0
         self.found: dict[Violation, None] = {}
-        self._memory = Memory()
+        self.memory = Memory()
 
     def take(self, rows: Iterable[Row]) -> list[Violation]:
         """Check these rows, those of a process in order; violations that were not known before."""
-        fresh = [row for row in rows if not self._memory.forgotten(row)]
+        fresh = [row for row in rows if not self.memory.forgotten(row)]
         self.rows += len(fresh)
-        new = [v for v in check([*self._memory.rows(), *fresh], names=LIVE) if v not in self.found]
+        new = [v for v in check([*self.memory.rows(), *fresh], names=LIVE) if v not in self.found]
         if len(self.found) < VIOLATIONS:
             self.found.update(dict.fromkeys(new))
         for row in fresh:
-            self._memory.add(row)
+            self.memory.add(row)
         return new
 
     def finding(self) -> Finding:
