@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections import Counter, defaultdict
@@ -196,31 +197,46 @@ class LiveCheck:
 
 
 class Follower:
-    """Reads what is new in the files of a trace, each process's in order."""
+    """Reads what is new in the files of a trace, each process's in order.
+
+    Clients come first and members after them: whatever a member wrote before a client heard of it
+    is then there, such as the floor that explains a sequence which begins anew.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._places: dict[str, tuple[int, int]] = {}  # by process: file and offset
 
     def read(self) -> Iterator[Row]:
-        """All whole rows since the last time, up to a bound for each process."""
-        for path in self._directory.glob("*.0.jsonl"):
-            proc = path.name.removesuffix(".0.jsonl")
-            for line in self._read(proc).splitlines():
-                with contextlib.suppress(msgspec.DecodeError):  # Spark tells of torn rows
-                    yield msgspec.json.decode(line)
+        """All whole rows since the last time; of a client up to a bound."""
+        procs = [path.name.removesuffix(".0.jsonl") for path in self._directory.glob("*.0.jsonl")]
+        for proc in sorted(procs, key=_is_member):
+            while part := self._read(proc):
+                for line in part.splitlines():
+                    with contextlib.suppress(msgspec.DecodeError):  # Spark tells of torn rows
+                        yield msgspec.json.decode(line)
+                if not _is_member(proc):
+                    break
 
     def _read(self, proc: str) -> bytes:
+        """The next part of a process's rows; empty when there are no more."""
         k, offset = self._places.get(proc, (0, 0))
+        following = self._directory / f"{proc}.{k + 1}.jsonl"
+        ended = following.exists()  # asked first: then nothing is added to this file any more
         with (self._directory / f"{proc}.{k}.jsonl").open("rb") as file:
             file.seek(offset)
             part = file.read(PART)
         whole = part[: part.rfind(b"\n") + 1]
-        if not part and (self._directory / f"{proc}.{k + 1}.jsonl").exists():
-            self._places[proc] = (k + 1, 0)
-        else:
-            self._places[proc] = (k, offset + len(whole))
-        return whole
+        self._places[proc] = (k, offset + len(whole))
+        if whole or not ended:
+            return whole
+        self._places[proc] = (k + 1, 0)
+        return self._read(proc)
+
+
+def _is_member(proc: str) -> bool:
+    """Whether a process is a life of a member, whose number is part of its name."""
+    return re.search(r"-[0-9]+$", proc) is not None
 
 
 app = App(name="chaos.live", backend="trio", result_action="return_value")

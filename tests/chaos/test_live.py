@@ -76,16 +76,26 @@ def test_memory_does_not_grow_with_the_run(monkeypatch: pytest.MonkeyPatch) -> N
     assert {violation.check for violation in checking.take([twice])} == {"ONCE", "PUB_ORDER"}
 
 
-def test_files_are_followed_across_torn_lines_and_new_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("proc", ["client", "m1-3"])
+def test_files_are_followed_across_torn_lines_and_new_files(tmp_path: Path, proc: str) -> None:
     """A row is read once, when all of it is there, and files of a process one after another."""
-    follower, first, second = Follower(tmp_path), tmp_path / "p.0.jsonl", tmp_path / "p.1.jsonl"
+    follower, first = Follower(tmp_path), tmp_path / f"{proc}.0.jsonl"
     first.write_bytes(b'{"n":0}\n{"n"')
     assert list(follower.read()) == [{"n": 0}]
     assert list(follower.read()) == []
     first.write_bytes(b'{"n":0}\n{"n":1}\n')
-    second.write_bytes(b'{"n":2}\n')
-    rows = [*follower.read(), *follower.read(), *follower.read(), *follower.read()]
-    assert rows == [{"n": 1}, {"n": 2}]
+    (tmp_path / f"{proc}.1.jsonl").write_bytes(b'{"n":2}\n')
+    assert [*follower.read(), *follower.read()] == [{"n": 1}, {"n": 2}]
+    assert list(follower.read()) == []
+
+
+def test_members_are_read_after_clients(tmp_path: Path) -> None:
+    """What a client saw is never there without what the member had written before."""
+    for proc in ("m1-1", "a-2", "workload", "a"):
+        (tmp_path / f"{proc}.0.jsonl").write_bytes(b'"%s"\n' % proc.encode())
+    rows = [str(row) for row in Follower(tmp_path).read()]
+    assert sorted(rows[:2]) == ["a", "workload"]
+    assert sorted(rows[2:]) == ["a-2", "m1-1"]
 
 
 def test_the_process_tells_what_it_finds_while_a_trace_grows(tmp_path: Path) -> None:
