@@ -43,7 +43,7 @@ from migratory.errors import MigratoryError
 from migratory.trace_files import TraceWriter
 
 WARM_UP = 30.0  # seconds for the first acknowledgements
-CALM = 3.0  # seconds of traffic after everything is NORMAL again
+CALM = 15.0  # seconds of traffic after the last fault: 10 to heal, and some that must go well
 WORKLOAD_END = 60.0
 READ_END = 120.0
 LIVE_END = 30.0
@@ -166,6 +166,7 @@ class _Run:
         self.finding: Finding | None = None
         self.workload: Program
         self._told = trio.Event()
+        self._last_fault = 0.0  # when it was taken back
 
     async def carry_out(self) -> Outcome:
         """Everything between a cluster that is NORMAL and the last read."""
@@ -189,7 +190,7 @@ class _Run:
             await self._break_and_quiet(began)
             await self.cluster.wait_normal()
             self._enter("healed")
-            await trio.sleep(CALM)
+            await trio.sleep_until(self._last_fault + CALM)
             await self._end_workload()
             nursery.cancel_scope.cancel()
 
@@ -205,6 +206,7 @@ class _Run:
     async def _at(self, began: float, fault: Fault) -> None:
         await trio.sleep_until(began + fault.at_ms / 1000)
         await self.nemesis.carry_out(fault)
+        self._last_fault = trio.current_time()
 
     async def _phases(self, began: float) -> None:
         self._enter("quiet")
