@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import msgspec
 import trio
@@ -85,7 +86,11 @@ class Workload:
     def _open(
         self, name: str, servers: list[str] | None = None
     ) -> AbstractAsyncContextManager[Client]:
-        return open_client(servers or self._servers, client=name, trace=self._trace)
+        # Half of all clients speak as browsers do.
+        encoding: Literal["json", "msgpack"] = "json" if int(name[-1]) % 2 else "msgpack"
+        return open_client(
+            servers or self._servers, client=name, encoding=encoding, trace=self._trace
+        )
 
     async def run(self) -> None:
         """Publish and subscribe until SIGTERM."""
