@@ -247,13 +247,22 @@ async def live(traces: Path, /) -> None:
     """Check a growing trace until SIGTERM, and tell on stdout after each turn."""
     os.nice(NICE)
     follower, checking = Follower(traces), LiveCheck()
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        ended = False
-        while not ended:
+    ended = trio.Event()
+
+    async def listen() -> None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            await anext(signals)
+            ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listen)
+        last = False
+        while not last:
             with trio.move_on_after(TURN):
-                await anext(signals)
-                ended = True
-            checking.take(follower.read())
+                await ended.wait()
+            rows = list(follower.read())
+            last = ended.is_set() and not rows  # the last word is about all rows
+            checking.take(rows)
             print(msgspec.json.encode(checking.finding()).decode(), flush=True)
 
 
