@@ -1,4 +1,4 @@
-"""`python -m chaos`: run a scenario, list them, replay an earlier run."""
+"""`python -m chaos`: run a scenario, list them, replay an earlier run, or go on for hours."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import trio
 from cyclopts import App, CycloptsError, Parameter
 
 from chaos.kinds import KINDS
-from chaos.runner import Outcome, replay_run, start_run
+from chaos.load import LARGE, SMALL
+from chaos.runner import replay_run, start_run
 from chaos.scenarios import SCENARIOS
+from chaos.soak import soak
+from chaos.soak_table import Asked
 from migratory.errors import MigratoryError
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 2
 
 app = App(
     name="chaos", help="Break a real cluster on purpose, and write down what happens.",
@@ -26,7 +30,7 @@ app = App(
 
 @app.command
 async def run(
-    *, scenario: str = "random", minutes: float = 5.0, seed: int = 1, out: Path,
+    *, scenario: str = "random", minutes: float = 5.0, seed: int = 1, load: str = SMALL, out: Path,
     cluster: Path | None = None,
 ) -> int:  # fmt: skip
     """Carry a scenario out; Ctrl-C heals and ends everything.
@@ -39,13 +43,20 @@ async def run(
         How long faults and quiet times last together.
     seed
         The same seed gives the same faults at the same times.
+    load
+        How much clients do: small, or large.
     out
         A new directory for run.json, logs and traces.
     cluster
         A file that describes a running cluster and how to break it (docs/sre_guide.md); by
         default a cluster is started for the run.
     """
-    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, cluster))
+
+    async def work() -> int:
+        await start_run(scenario, seed, minutes, out, load, cluster)
+        return 0
+
+    return await _until_signal(work)
 
 
 @app.command
@@ -61,7 +72,41 @@ async def replay(directory: Path, /, *, out: Path, cluster: Path | None = None) 
     cluster
         As in `run`.
     """
-    return await _until_signal(lambda: replay_run(directory, out, cluster))
+
+    async def work() -> int:
+        await replay_run(directory, out, cluster)
+        return 0
+
+    return await _until_signal(work)
+
+
+@app.command(name="soak")
+async def soak_for_hours(
+    *,
+    minutes: float = 120.0,
+    slice_minutes: Annotated[float, Parameter(name="--slice")] = 10.0,
+    seed: int = 1,
+    load: str = LARGE,
+    out: Path,
+) -> int:
+    """Run slice after slice, each with a verdict by Spark; called again, it goes on.
+
+    Parameters
+    ----------
+    minutes
+        How long all slices last together.
+    slice_minutes
+        How many of them one run lasts.
+    seed
+        The same seed gives the same slices.
+    load
+        How much clients do: small, or large.
+    out
+        A directory for soak.md and all runs: new, or that of a soak with the same arguments.
+    """
+    asked = Asked(minutes, slice_minutes, seed, load)
+    remedy = "call it again with the same arguments to go on with this slice"
+    return await _until_signal(lambda: soak(asked, out), remedy)
 
 
 @app.command(name="list")
@@ -78,9 +123,10 @@ def list_scenarios(*, kinds: Annotated[bool, Parameter(negative=())] = False) ->
         print(f"{name:<24} {each.says}")
 
 
-async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
+async def _until_signal(work: Callable[[], Awaitable[int]], remedy: str = "") -> int:
     """Run to the end, or until somebody wants it to end; then everything is still cleaned up."""
     ended_by: list[int] = []
+    code = INTERRUPTED
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
@@ -90,12 +136,12 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
                     nursery.cancel_scope.cancel()
 
         nursery.start_soon(watch)
-        await work()
+        code = await work()
         nursery.cancel_scope.cancel()
     if ended_by:
-        name = signal.Signals(ended_by[0]).name
-        raise MigratoryError("INTERRUPTED", f"ended by {name} before its end; all is healed")
-    return 0
+        wrong = f"ended by {signal.Signals(ended_by[0]).name} before its end; all is healed"
+        _tell(MigratoryError("INTERRUPTED", wrong, remedy))
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,22 +21,26 @@ import msgspec
 import trio
 
 from chaos.cluster import CLIENTS
+from chaos.launcher import HERE
+from chaos.live import Finding
+from chaos.load import SMALL, find_load
 from chaos.nemesis import Nemesis
 from chaos.plan import Fault, Plan, make_plan
 from chaos.processes import Program
 from chaos.scenarios import find_scenario
 from chaos.stages import Stage, open_stage
 from chaos.trace import note, notes
-from chaos.view import Scene, View
+from chaos.view import Scene, View, said
 from chaos.watched import Watched
 from chaos.workload import Tally
 from migratory.errors import MigratoryError
 from migratory.trace_files import TraceWriter
 
 WARM_UP = 30.0  # seconds for the first acknowledgements
-CALM = 3.0  # seconds of traffic after everything is NORMAL again
+CALM = 15.0  # seconds of traffic after the last fault: 10 to heal, and some that must go well
 WORKLOAD_END = 60.0
 READ_END = 120.0
+LIVE_END = 30.0
 LOOK_EVERY = 1.0
 RUN_FILE = "run.json"
 
@@ -50,6 +54,7 @@ class RunFile(msgspec.Struct, frozen=True):
     minutes: float
     namespaces: bool
     plan: Plan
+    load: str = SMALL
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -62,10 +67,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 async def start_run(
-    scenario: str, seed: int, minutes: float, out: Path, cluster: Path | None = None
-) -> Outcome:
+    scenario: str, seed: int, minutes: float, out: Path, load: str = SMALL,
+    cluster: Path | None = None,
+) -> Outcome:  # fmt: skip
     """Make a plan and carry it out, on a cluster of its own or on the one of a file."""
     chosen = find_scenario(scenario)
+    find_load(load)
     with open_stage(cluster) as stage:
         plan = make_plan(stage.fitted(chosen), seed, minutes, stage.possible)
         if not plan.faults:
@@ -73,23 +80,23 @@ async def start_run(
             raise MigratoryError("NOT_POSSIBLE", wrong, stage.unable(plan.not_possible))
         await stage.check()
         _claim(out)
-        return await _run(plan, stage, out)
+        return await _run(plan, load, stage, out)
 
 
 async def replay_run(directory: Path, out: Path, cluster: Path | None = None) -> Outcome:
     """Carry out the plan of an earlier run once more."""
     try:
-        plan = msgspec.json.decode((directory / RUN_FILE).read_bytes(), type=RunFile).plan
+        told = msgspec.json.decode((directory / RUN_FILE).read_bytes(), type=RunFile)
     except (OSError, msgspec.DecodeError) as error:
         wrong = f"{directory / RUN_FILE} cannot be read: {error}"
         raise MigratoryError("NO_SUCH_RUN", wrong, "name the --out directory of a run") from error
     with open_stage(cluster) as stage:
-        missing = sorted({fault.kind for fault in plan.faults} - stage.possible)
+        missing = sorted({fault.kind for fault in told.plan.faults} - stage.possible)
         if missing:
             raise MigratoryError("NOT_POSSIBLE", stage.unable(missing), stage.lacking)
         await stage.check()
         _claim(out)
-        return await _run(plan, stage, out)
+        return await _run(told.plan, told.load, stage, out)
 
 
 def _claim(out: Path) -> None:
@@ -105,9 +112,9 @@ def _claim(out: Path) -> None:
         raise MigratoryError("OUT_TAKEN", f"{out} is not empty", "name a new directory")
 
 
-async def _run(plan: Plan, stage: Stage, out: Path) -> Outcome:
+async def _run(plan: Plan, load: str, stage: Stage, out: Path) -> Outcome:
     run = stage.run or f"{plan.scenario}-{plan.seed}-{time.time_ns() // 1_000_000}"
-    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, stage.namespaces, plan)
+    told = RunFile(run, plan.scenario, plan.seed, plan.minutes, stage.namespaces, plan, load)
     shown = msgspec.json.format(msgspec.json.encode(told), indent=2)
     (out / RUN_FILE).write_bytes(shown + b"\n")
     plan = stage.cast(plan)
@@ -117,18 +124,21 @@ async def _run(plan: Plan, stage: Stage, out: Path) -> Outcome:
         if plan.not_possible:
             view.say(stage.unable(plan.not_possible))
         view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
-        _announce(plan, stage, trace)
+        _announce(plan, load, stage, trace)
         async with stage.open(plan, out, run) as cluster:
-            return await _Run(plan, stage, cluster, run, trace, view).carry_out()
+            return await _Run(told, plan, stage, cluster, trace, view).carry_out()
 
 
-def _announce(plan: Plan, stage: Stage, trace: TraceWriter) -> None:
+def _announce(plan: Plan, load: str, stage: Stage, trace: TraceWriter) -> None:
     extra: dict[str, object] = {
         "members": ",".join(stage.names(plan)),
         "faults": plan.survive,
         "groups": plan.groups,
         "seed": plan.seed,
         "scenario": plan.scenario,
+        "minutes": plan.minutes,
+        "load": load,
+        "slow_clients": ",".join(find_load(load).slow_clients),
         "max_messages": stage.max_messages,
         "max_age_ms": round(stage.max_age * 1000),
         "require": ",".join(plan.requires),
@@ -142,37 +152,46 @@ class _Run:
     """One run on a cluster that is NORMAL."""
 
     def __init__(
-        self, plan: Plan, stage: Stage, cluster: Watched, run: str, trace: TraceWriter, view: View
-    ) -> None:
-        self.plan, self.cluster, self.run, self.trace, self.view = plan, cluster, run, trace, view
-        self.prefix = stage.prefix
+        self, told: RunFile, plan: Plan, stage: Stage, cluster: Watched, trace: TraceWriter,
+        view: View,
+    ) -> None:  # fmt: skip
+        self.plan, self.run, self.load, self.prefix = plan, told.run, told.load, stage.prefix
+        self.cluster, self.trace, self.view = cluster, trace, view
         herd = lambda: self.workload.signal(signal.SIGUSR1)  # noqa: E731
         self.nemesis = Nemesis(cluster, trace, herd, stage.breaks(cluster))
         self.tally = Tally()
         self.phase = ""
         self.takeovers = 0
+        self.finding: Finding | None = None
         self.workload: Program
         self._told = trio.Event()
+        self._last_fault = 0.0  # when it was taken back
 
     async def carry_out(self) -> Outcome:
         """Everything between a cluster that is NORMAL and the last read."""
+        async with self._open_live():
+            await self._break_and_heal()
+            self._enter("end")
+            await self._read_all()
+        happened, planned = self.nemesis.happened, len(self.plan.faults)
+        self.view.say(
+            f"carried out: {happened} of {planned} faults, {self.takeovers} takeovers, "
+            f"{self.tally.acked} of {self.tally.sent} acknowledged, {self.tally.unknown} unknown, "
+            f"{self.tally.delivered} delivered; violations: {said(self.finding)}"
+        )
+        return Outcome(planned, happened, self.takeovers, self.tally)
+
+    async def _break_and_heal(self) -> None:
+        """From the first message to the last one; whatever goes wrong, the clients' rows stay."""
         async with self._open_workload(), trio.open_nursery() as nursery:
             began = trio.current_time()
             nursery.start_soon(self._watch, began)
             await self._break_and_quiet(began)
             await self.cluster.wait_normal()
             self._enter("healed")
-            await trio.sleep(CALM)
+            await trio.sleep_until(self._last_fault + CALM)
             await self._end_workload()
             nursery.cancel_scope.cancel()
-        self._enter("end")
-        await self._read_all()
-        happened, planned = self.nemesis.happened, len(self.plan.faults)
-        self.view.say(
-            f"carried out: {happened} of {planned} faults, {self.takeovers} takeovers, "
-            f"{self.tally.acked} of {self.tally.sent} acknowledged, {self.tally.unknown} unknown"
-        )
-        return Outcome(planned, happened, self.takeovers, self.tally)
 
     # ---- faults --------------------------------------------------------------------------------
 
@@ -186,6 +205,7 @@ class _Run:
     async def _at(self, began: float, fault: Fault) -> None:
         await trio.sleep_until(began + fault.at_ms / 1000)
         await self.nemesis.carry_out(fault)
+        self._last_fault = trio.current_time()
 
     async def _phases(self, began: float) -> None:
         self._enter("quiet")
@@ -217,7 +237,7 @@ class _Run:
     @asynccontextmanager
     async def _open_workload(self) -> AsyncIterator[None]:
         """The workload's process, once its first messages are acknowledged."""
-        words = self._client_words("workload", "--seed", str(self.plan.seed))
+        words = self._client_words("workload", "--seed", str(self.plan.seed), "--load", self.load)
         self.workload = self._start_program(words, subprocess.PIPE)
         try:
             async with trio.open_nursery() as nursery:
@@ -227,6 +247,9 @@ class _Run:
                 if not self.tally.acked:
                     raise self._broken("nothing was acknowledged")
                 yield
+        except* MigratoryError:
+            await self.workload.stop(WORKLOAD_END)  # so that its trace is whole
+            raise
         finally:
             self.workload.kill()
             self.workload.close_output()
@@ -262,12 +285,34 @@ class _Run:
         log = self.cluster.directory / "chaos.final_reader.log"
         raise MigratoryError("FINAL_READ_FAILED", "not all members could be read", f"see {log}")
 
+    # ---- the quick checks ----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _open_live(self) -> AsyncIterator[None]:
+        """The quick checks beside the run; they tell, and never end it."""
+        words = ["chaos.live", str((self.cluster.directory / "traces").absolute())]
+        log = self.cluster.directory / "chaos.live.log"
+        checks = Program(words, HERE, log, output=subprocess.PIPE)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hear, checks)
+                yield
+                if await checks.stop(LIVE_END) != 0:
+                    self.view.say(f"the quick checks broke down: see {log}")
+        finally:
+            checks.kill()
+            checks.close_output()
+
+    async def _hear(self, checks: Program) -> None:
+        async for line in checks.lines():
+            self.finding = msgspec.json.decode(line, type=Finding)
+
     # ---- watching ------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
         """Show how it goes, and start again what ended by itself."""
         first: dict[int, int] = {}
-        before, then = self.tally.acked, trio.current_time()
+        before, then = self.tally, trio.current_time()
         while True:
             await trio.sleep(LOOK_EVERY)
             for name in self.cluster.revive():
@@ -279,15 +324,17 @@ class _Run:
                 first.setdefault(group, epoch)
             grown = sum(epoch - first[group] for group, epoch in epochs.items())
             self.takeovers = max(self.takeovers, grown)
-            now, acked = trio.current_time(), self.tally.acked
+            now, tally = trio.current_time(), self.tally
             self.view.show(
                 Scene(
                     now - began, self.plan.length_ms / 1000, self.phase,
-                    tuple(self.nemesis.active.values()), (acked - before) / (now - then), acked,
-                    self.tally.unknown, self.takeovers,
+                    tuple(self.nemesis.active.values()),
+                    (tally.acked - before.acked) / (now - then),
+                    (tally.delivered - before.delivered) / (now - then),
+                    tally, self.takeovers, self.finding,
                 )
             )  # fmt: skip
-            before, then = acked, now
+            before, then = tally, now
 
     async def _epochs(self) -> dict[int, int]:
         """The highest epoch of each group that any member tells."""

@@ -9,6 +9,10 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
+
+from chaos.live import Finding
+from chaos.workload import Tally
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -19,17 +23,44 @@ class Scene(msgspec.Struct, frozen=True):
     phase: str
     faults: tuple[str, ...]
     acks_per_second: float
-    acked: int
-    unknown: int
+    deliveries_per_second: float
+    tally: Tally
     takeovers: int
+    finding: Finding | None  # of the quick checks, once there is one
 
     def line(self) -> str:
         """The moment in one line."""
         broken = ", ".join(self.faults) or "-"
+        found = "-" if self.finding is None else str(self.finding.violations)
         return (
             f"{self.seconds:6.1f}s {self.phase:<6} acks {self.acks_per_second:5.0f}/s "
-            f"takeovers {self.takeovers:4} unknown {self.unknown}  broken: {broken}"
+            f"deliveries {self.deliveries_per_second:6.0f}/s takeovers {self.takeovers:4} "
+            f"violations {found}  broken: {broken}"
         )
+
+    def rows(self) -> dict[str, str]:
+        """The moment as a table."""
+        told = self.tally
+        return {
+            "time": f"{self.seconds:.0f} of {self.length:.0f} s, {self.phase}",
+            "acknowledged": f"{self.acks_per_second:.0f}/s, {told.acked} of {told.sent}, "
+            f"{told.duplicates} resent, {told.unknown} unknown",
+            "delivered": f"{self.deliveries_per_second:.0f}/s, {told.delivered}",
+            "resumed": f"{told.resumed}, {told.gaps} gaps, {told.resets} resets",
+            "takeovers": str(self.takeovers),
+            "violations": said(self.finding),
+            "broken": "\n".join(self.faults) or "nothing",
+        }
+
+
+def said(finding: Finding | None) -> str:
+    """What the quick checks have found so far."""
+    if finding is None:
+        return "nothing checked yet"
+    if not finding.violations:
+        return f"none in {finding.rows} rows, as far as can be said now"
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(finding.checks.items()))
+    return f"{counts} in {finding.rows} rows\n{finding.last}"
 
 
 class View:
@@ -62,13 +93,6 @@ class View:
             self.say(scene.line())
             return
         table = Table(box=None, show_header=False)
-        rows = {
-            "time": f"{scene.seconds:.0f} of {scene.length:.0f} s, {scene.phase}",
-            "acknowledged": f"{scene.acks_per_second:.0f}/s, {scene.acked} in all",
-            "outcome unknown": str(scene.unknown),
-            "takeovers": str(scene.takeovers),
-            "broken": "\n".join(scene.faults) or "nothing",
-        }
-        for name, value in rows.items():
-            table.add_row(name, value)
+        for name, value in scene.rows().items():
+            table.add_row(name, Text(value))  # not markup: names of faults and topics are data
         self._live.update(table, refresh=True)

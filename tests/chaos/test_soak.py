@@ -1,0 +1,129 @@
+"""The soak: slices with verdicts, a table, and going on after an interruption."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chaos.__main__ import main
+from chaos.scenarios import SCENARIOS
+from chaos.soak import ROTATION
+from chaos.soak_table import Asked, Slice
+
+PATIENCE = 400.0
+COUNTS = {"takeovers": 7, "published": 1000, "acked": 990, "delivered": 12345}
+FAILOVERS = {"kill-quick": {"count": 3, "p50_ms": 410, "p99_ms": 900}}
+
+
+def finished(out: Path, *verdicts: str, slices: int = 2) -> list[str]:
+    """The words of a soak whose slices have these verdicts already."""
+    out.mkdir()
+    asked = Asked(float(slices), 1.0, 5, "small")
+    (out / "soak.json").write_bytes(msgspec.json.encode(asked))
+    done = [
+        Slice(
+            n, 5000 + n, "soak", 1.0, verdict, says="" if verdict == "valid" else "NO_GAP (1): m1",
+            fault_kinds={"kill-quick": 3, "cut": 2}, counts=COUNTS, failovers=FAILOVERS, rows=20000,
+        )
+        for n, verdict in enumerate(verdicts, 1)
+    ]  # fmt: skip
+    (out / "soak.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in done))
+    return ["soak", "--minutes", str(slices), "--slice", "1", "--seed", "5", "--load", "small",
+            "--out", str(out)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        (("valid", "valid"), 0),
+        (("valid", "invalid"), 1),
+        (("failed", "invalid"), 1),
+        (("valid", "unknown"), 2),
+        (("failed", "valid"), 2),
+    ],
+)
+def test_the_exit_code_sums_up_all_slices(
+    verdicts: tuple[str, ...], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 only if everything is valid, 1 if anything is invalid, else 2; nothing is run again."""
+    words = finished(tmp_path / "soak", *verdicts)
+    assert main(words) == code
+    assert "10 faults (6 kill -9 of members" in capsys.readouterr().out
+    table = (tmp_path / "soak" / "soak.md").read_text()
+    assert "| 2 | 5002 | soak | 1 |" in table
+    assert "24690 delivered; 40000 rows" in table
+    assert "| 1 | kill-quick | 3 | 410 | 900 |" in table
+    assert ("NO_GAP" in table) == (code > 0)
+
+
+def test_other_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A soak is gone on with as it was begun, or not at all."""
+    words = finished(tmp_path / "soak", "valid", "valid")
+    words[words.index("--seed") + 1] = "6"
+    assert main(words) == 2
+    assert "OTHER_SOAK" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--minutes", "1", "--slice", "10", "--out", "new"], "BAD_LENGTH"),
+        (["--minutes", "1", "--slice", "0.01", "--out", "new"], "BAD_LENGTH"),
+        (["--minutes", "nan", "--slice", "1", "--out", "new"], "BAD_LENGTH"),
+        (["--load", "enormous", "--out", "new"], "UNKNOWN_LOAD"),
+        (["--out", "full"], "OUT_TAKEN"),
+        (["--out", "file"], "BAD_OUT"),
+        (["--out", "torn"], "BAD_OUT"),
+    ],
+)
+def test_bad_input_is_named(
+    words: list[str], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """What cannot be a soak ends at once, with a code that does not mean invalid."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("not a directory")
+    for name, file in (("full", "old"), ("torn", "soak.json")):
+        Path(name).mkdir()
+        Path(name, file).write_text("of something else")
+    assert main(["soak", *words]) == 2
+    assert f"chaos: {code}: " in capsys.readouterr().err
+
+
+def test_scenarios_of_the_rotation_exist() -> None:
+    """Two hours have all of them."""
+    assert set(ROTATION) <= set(SCENARIOS)
+    assert len(ROTATION) == 12
+
+
+def test_an_interrupted_slice_is_done_anew(tmp_path: Path) -> None:
+    """Ctrl-C says how to go on; the next call finishes the slice; a third one only tells."""
+    out = tmp_path / "soak"
+    words = ["soak", "--minutes", "0.4", "--slice", "0.4", "--load", "small", "--out", str(out)]
+    command = [sys.executable, "-m", "chaos", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert any(b"acks" in line for line in first.stdout)
+        first.send_signal(signal.SIGINT)
+        _, told = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 2
+    assert b"INTERRUPTED" in told
+    assert b"same arguments" in told
+    assert not (out / "soak.jsonl").exists()
+    again = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+    line = (out / "soak.jsonl").read_bytes()
+    made = msgspec.json.decode(line, type=Slice)
+    assert made.verdict in ("valid", "unknown"), made.says
+    assert again.returncode == (0 if made.verdict == "valid" else 2)
+    assert made.counts["delivered"] > 1000
+    assert made.rows > 5000
+    assert (out / "slice-001" / "traces").exists() == (made.verdict != "valid")
+    assert (out / "slice-001" / "report" / "report.html").exists()
+    third = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert third.returncode == again.returncode
+    assert (out / "soak.jsonl").read_bytes() == line
