@@ -73,7 +73,7 @@ _ALL = (
     _aimed("p18", "all sessions end at once", "", (0, "zookeeper-stall", "ensemble", 9)),
     _aimed("p19", "ZooKeeper's leader dies during elections", "takeover sync", (0, "kill-long", C, 6), (0, "zookeeper-leader", "leader", 3)),
     _aimed("p20", "a wall clock is an hour off", "takeover sync", (0, "clock", C, 10)),
-    _aimed("full-disk", "no room for traces, logs and ZooKeeper", "", (0, "full-disk", C, 6), (9, "zookeeper-disk", "leader", 6)),
+    _aimed("full-disk", "no room for traces, logs and ZooKeeper", "", (0, "full-disk", C, 6), (9, "zookeeper-disk", "leader", 7), (11, "pause", C, 3)),
     _aimed("bad-cables", "packets are lost and late at the coordinator", "", (0, "lossy-link", C, 7), (9, "late-link", C, 7)),
     msgspec.structs.replace(
         _aimed("recover", "an operator accepts loss while the member that holds everything is cut off", "takeover sync", (0, "recover", "all", 20)), cycle=48.0,
