@@ -137,12 +137,13 @@ async def _carry_out(asked: Asked, number: int, out: Path) -> Slice:
     try:
         await start_run(scenario, seed, asked.slice, out, asked.load)
     except* MigratoryError as group:
-        says = "; ".join(str(error).replace("\n", " ") for error in _leaves(group))
+        says = "; ".join(" ".join(str(error).split()) for error in _leaves(group))
     ran = time.monotonic()
     code, report, wrong = await _judge(out)
     verdict = FAILED if says else VERDICTS.get(code, "unknown")
+    says = "; ".join(each for each in (says, wrong, _why(report)) if each)
     made = Slice(
-        number, seed, scenario, asked.slice, verdict, says or wrong or _why(report),
+        number, seed, scenario, asked.slice, verdict, says,
         report.fault_kinds, report.counts, report.outcomes, report.failovers,
         _rows(out / "traces"), round(ran - began, 1), round(time.monotonic() - ran, 1),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -142,3 +143,20 @@ def test_a_slice_has_a_verdict(tmp_path: Path) -> None:
     again = subprocess.run(command(out), capture_output=True, timeout=PATIENCE, check=False)
     assert again.returncode == done.returncode
     assert (out / "soak.jsonl").read_bytes() == line
+
+
+def test_a_run_that_fails_is_a_failed_slice(tmp_path: Path) -> None:
+    """A cluster that never gets well is told by name, its trace stays, and the soak ends with 2."""
+    out = tmp_path / "soak"
+    without_java = {**os.environ, "MIGRATORY_JAVA": "/bin/false"}  # neither ZooKeeper nor Spark
+    done = subprocess.run(
+        command(out), capture_output=True, timeout=PATIENCE, check=False, env=without_java
+    )
+    assert done.returncode == 2
+    made = msgspec.json.decode((out / "soak.jsonl").read_bytes(), type=Slice)
+    assert made.verdict == "failed"
+    assert "NOT_NORMAL" in made.says
+    assert "spark.log" in made.says
+    assert made.rows > 0
+    assert list((out / "slice-001" / "traces").iterdir())
+    assert "| failed |" in (out / "soak.md").read_text()
