@@ -12,8 +12,6 @@ slice that is not valid are never deleted.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +20,10 @@ from typing import Any
 import msgspec
 import trio
 
+from chaos.launcher import HERE
 from chaos.load import find_load
 from chaos.plan import LONGEST, SHORTEST
+from chaos.processes import Program
 from chaos.runner import start_run
 from chaos.soak_table import Asked, Slice, total, write_table
 from migratory.errors import MigratoryError
@@ -34,7 +34,8 @@ ROTATION = (
     "soak", "kill-storm", "soak", "partition-zoo", "random", "zookeeper-outage", "soak",
     "five-members-two-faults", "soak", "pause-resume", "random", "rolling-restart",
 )  # fmt: skip
-VERDICTS = {0: "valid", 1: "invalid", 2: "unknown"}
+UNKNOWN = 2
+VERDICTS = {0: "valid", 1: "invalid", UNKNOWN: "unknown"}  # by the exit code of the checks
 FAILED = "failed"  # the run was not carried out to its end
 CHECK_END = 1800.0  # seconds for Spark
 MOST_SLICES = 1000
@@ -136,12 +137,13 @@ async def _carry_out(asked: Asked, number: int, out: Path) -> Slice:
     try:
         await start_run(scenario, seed, asked.slice, out, asked.load)
     except* MigratoryError as group:
-        says = "; ".join(str(error).replace("\n", " ") for error in _leaves(group))
+        says = "; ".join(" ".join(str(error).split()) for error in _leaves(group))
     ran = time.monotonic()
     code, report, wrong = await _judge(out)
     verdict = FAILED if says else VERDICTS.get(code, "unknown")
+    says = "; ".join(each for each in (says, wrong, _why(report)) if each)
     made = Slice(
-        number, seed, scenario, asked.slice, verdict, says or wrong or _why(report),
+        number, seed, scenario, asked.slice, verdict, says,
         report.fault_kinds, report.counts, report.outcomes, report.failovers,
         _rows(out / "traces"), round(ran - began, 1), round(time.monotonic() - ran, 1),
     )  # fmt: skip
@@ -162,18 +164,19 @@ def _leaves(group: BaseExceptionGroup[MigratoryError]) -> Iterator[MigratoryErro
 
 async def _judge(out: Path) -> tuple[int, Report, str]:
     """Spark's exit code and report; and what was wrong if there is none."""
-    command = [sys.executable, "-m", "spark", "check", str(out / "traces")]
-    with (out / "spark.log").open("wb") as log, trio.move_on_after(CHECK_END):
-        ended = await trio.run_process(
-            [*command, "--report", str(out / "report")],
-            stdout=log, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
-        try:
-            told = (out / "report" / "report.json").read_bytes()
-            return ended.returncode, msgspec.json.decode(told, type=Report), ""
-        except (OSError, msgspec.DecodeError) as error:
-            return 2, Report(), f"no report ({error}): see {out / 'spark.log'}"
-    return 2, Report(), f"the check took longer than {CHECK_END:.0f} s"
+    log, report = out / "spark.log", out / "report"
+    words = ["spark", "check", str(out / "traces"), "--report", str(report)]
+    check = Program(words, HERE, log)
+    try:
+        with trio.move_on_after(CHECK_END):
+            code = await check.ended()
+            told = msgspec.json.decode((report / "report.json").read_bytes(), type=Report)
+            return code, told, ""
+    except (OSError, msgspec.DecodeError) as error:
+        return UNKNOWN, Report(), f"no report ({error}): see {log}"
+    finally:
+        check.kill()
+    return UNKNOWN, Report(), f"the check took longer than {CHECK_END:.0f} s: see {log}"
 
 
 def _why(report: Report) -> str:

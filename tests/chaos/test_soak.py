@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from chaos.scenarios import SCENARIOS
 from chaos.soak import ROTATION
 from chaos.soak_table import Asked, Slice
 
-PATIENCE = 400.0
+PATIENCE = 280.0
 COUNTS = {"takeovers": 7, "published": 1000, "acked": 990, "delivered": 12345}
 FAILOVERS = {"kill-quick": {"count": 3, "p50_ms": 410, "p99_ms": 900}}
 
@@ -101,29 +102,61 @@ def test_scenarios_of_the_rotation_exist() -> None:
     assert len(ROTATION) == 12
 
 
+def command(out: Path) -> list[str]:
+    """A soak of one short slice."""
+    words = ["--minutes", "0.4", "--slice", "0.4", "--load", "small", "--out", str(out)]
+    return [sys.executable, "-m", "chaos", "soak", *words]
+
+
 def test_an_interrupted_slice_is_done_anew(tmp_path: Path) -> None:
-    """Ctrl-C says how to go on; the next call finishes the slice; a third one only tells."""
+    """Ctrl-C ends everything in order and says how to go on; the next call begins it anew."""
     out = tmp_path / "soak"
-    words = ["soak", "--minutes", "0.4", "--slice", "0.4", "--load", "small", "--out", str(out)]
-    command = [sys.executable, "-m", "chaos", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
-        assert first.stdout is not None
-        assert any(b"acks" in line for line in first.stdout)
-        first.send_signal(signal.SIGINT)
-        _, told = first.communicate(timeout=PATIENCE)
-    assert first.returncode == 2
-    assert b"INTERRUPTED" in told
-    assert b"same arguments" in told
+    runs = []
+    for _ in range(2):
+        with subprocess.Popen(
+            command(out), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as soaking:
+            assert soaking.stdout is not None
+            assert any(b"acks" in line for line in soaking.stdout)
+            soaking.send_signal(signal.SIGINT)
+            _, told = soaking.communicate(timeout=PATIENCE)
+        assert soaking.returncode == 2
+        assert b"INTERRUPTED" in told
+        assert b"same arguments" in told
+        runs.append((out / "slice-001" / "run.json").read_bytes())
+    assert runs[0] != runs[1]
     assert not (out / "soak.jsonl").exists()
-    again = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+
+
+def test_a_slice_has_a_verdict(tmp_path: Path) -> None:
+    """A slice is run, judged and written down once; only what is not valid keeps its trace."""
+    out = tmp_path / "soak"
+    done = subprocess.run(command(out), capture_output=True, timeout=PATIENCE, check=False)
     line = (out / "soak.jsonl").read_bytes()
     made = msgspec.json.decode(line, type=Slice)
-    assert made.verdict in ("valid", "unknown"), made.says
-    assert again.returncode == (0 if made.verdict == "valid" else 2)
+    assert made.verdict != "failed", made.says
+    assert done.returncode == {"valid": 0, "invalid": 1, "unknown": 2}[made.verdict]
     assert made.counts["delivered"] > 1000
     assert made.rows > 5000
     assert (out / "slice-001" / "traces").exists() == (made.verdict != "valid")
     assert (out / "slice-001" / "report" / "report.html").exists()
-    third = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    assert third.returncode == again.returncode
+    again = subprocess.run(command(out), capture_output=True, timeout=PATIENCE, check=False)
+    assert again.returncode == done.returncode
     assert (out / "soak.jsonl").read_bytes() == line
+
+
+def test_a_run_that_fails_is_a_failed_slice(tmp_path: Path) -> None:
+    """A cluster that never gets well is told by name, its trace stays, and the soak ends with 2."""
+    out = tmp_path / "soak"
+    without_java = {**os.environ, "MIGRATORY_JAVA": "/bin/false"}  # neither ZooKeeper nor Spark
+    done = subprocess.run(
+        command(out), capture_output=True, timeout=PATIENCE, check=False, env=without_java
+    )
+    assert done.returncode == 2
+    made = msgspec.json.decode((out / "soak.jsonl").read_bytes(), type=Slice)
+    assert made.verdict == "failed"
+    assert "NOT_NORMAL" in made.says
+    assert "spark.log" in made.says
+    assert made.rows > 0
+    assert list((out / "slice-001" / "traces").iterdir())
+    assert "| failed |" in (out / "soak.md").read_text()
