@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import trio
 
+from chaos.kinds import ROLES
 from chaos.network import NamespaceNetwork, Network
 from chaos.plan import Plan
 from chaos.processes import Program
@@ -34,13 +35,17 @@ START = 60.0  # seconds for everything to be NORMAL
 STOP = 20.0  # seconds for a member to drain
 MAX_MESSAGES = 200  # history: short enough that an absence outlasts it
 MAX_AGE = 180.0
+SERVER = ("migratory",)  # the module that members run, and words before its command
 
 
 class Cluster:
     """All processes of a run but the workload, and what can be done to them."""
 
-    def __init__(self, plan: Plan, network: Network, directory: Path, run: str) -> None:
+    def __init__(
+        self, plan: Plan, network: Network, directory: Path, run: str, server: Sequence[str]
+    ) -> None:
         self.network = network
+        self.server = server
         self.directory = directory
         self.survive = plan.survive
         self.groups = plan.groups
@@ -87,14 +92,15 @@ class Cluster:
         if name in self.zookeepers:
             home = str(self.directory.absolute() / "zookeeper")
             hosts = ",".join(self.network.address(z) for z in self.zookeepers)
-            words = ["zookeeper", "--server", name[1:], "--addresses", hosts, "--dir", home]
+            words = ["migratory", "zookeeper", "--server", name[1:], "--addresses", hosts]
+            words += ["--dir", home]
         else:
-            words = ["serve", str(self.directory / f"{name}.toml")]
+            words = [*self.server, "serve", str(self.directory / f"{name}.toml")]
             self.forgetful.add(name)
         log = self.directory / f"{name}.log"
         entrance = self.network.entrance(name)
         self.down.discard(name)
-        self.programs[name] = Program(["migratory", *words], entrance, log, environment=environment)
+        self.programs[name] = Program(words, entrance, log, environment=environment)
 
     def kill(self, name: str) -> None:
         """End it at once; it stays down until it is started."""
@@ -161,11 +167,13 @@ class Cluster:
                 answer += part
         return b"" if waited.cancelled_caught else answer
 
-    async def coordinator(self) -> str:
-        """Who coordinates the group with the most traffic; any member when nobody says so."""
+    async def in_role(self, role: str) -> str:
+        """Who has a role in the group with the most traffic; anybody while nobody coordinates."""
         views = [s["groups"][HOT_GROUP] for s in (await self.statuses()).values() if s is not None]
-        best = max(views, key=lambda view: int(view["epoch"]), default=None)
-        return str(best["coordinator"]) if best and best["coordinator"] else self.members[0]
+        named = [view for view in views if view["coordinator"]]
+        best = max(named, key=lambda view: int(view["epoch"]), default=None)
+        first = self.members.index(best["coordinator"]) if best else 0
+        return self.members[(first + ROLES.index(role)) % len(self.members)]
 
     async def zookeeper_leader(self) -> str:
         """Which ZooKeeper server leads; any when nobody says so."""
@@ -230,10 +238,10 @@ def possible_kinds(network: Network) -> frozenset[str]:
 
 @contextlib.asynccontextmanager
 async def open_cluster(
-    plan: Plan, network: Network, directory: Path, run: str
+    plan: Plan, network: Network, directory: Path, run: str, server: Sequence[str] = SERVER
 ) -> AsyncIterator[Cluster]:
     """A cluster that is NORMAL; leaving the block ends all its processes."""
-    cluster = Cluster(plan, network, directory, run)
+    cluster = Cluster(plan, network, directory, run, server)
     try:
         for name in (*cluster.zookeepers, *cluster.members):
             cluster.start(name)

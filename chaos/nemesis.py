@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
-from chaos.cluster import CLIENTS, Cluster, find_faketime, namespaces_of
-from chaos.kinds import COORDINATOR, KINDS
+from chaos.cluster import CLIENTS, LOOK, Cluster, find_faketime, namespaces_of
+from chaos.kinds import KINDS, ROLES
 from chaos.plan import Fault
 from chaos.processes import Program
 from chaos.sockets import reset_connections
@@ -26,6 +26,7 @@ PATIENCE = 30.0  # seconds that a fault waits for its moment, and a restarted me
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
 RESET_EVERY = 0.3
 FLAKY = 0.25  # seconds of each state
+ASLEEP = 1.5  # seconds that a sleepwalker sleeps at least: longer than others wait for it
 SECOND_LIFE = 0.55  # of a zombie's time it is frozen, then it wakes
 
 Hold = Callable[[str], Awaitable[None]]
@@ -53,6 +54,38 @@ async def pause(cluster: Cluster, name: str, hold: Hold) -> None:
         await hold(name)
     finally:
         program.resume()
+
+
+async def sleepwalk(cluster: Cluster, name: str, hold: Hold) -> None:
+    """A frozen process is replaced, then wakes without hearing any member: it knows of nothing.
+
+    After a mere pause the request to promise a higher epoch waits in its sockets.
+    """
+    program = cluster.programs[name]
+    with _cut(cluster, *((other, name) for other in cluster.members if other != name)):
+        program.pause()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_wake_replaced, cluster, name)
+                await hold(name)
+                nursery.cancel_scope.cancel()
+        finally:
+            program.resume()
+
+
+async def _wake_replaced(cluster: Cluster, name: str) -> None:
+    """Wake it as soon as another member knows another coordinator in every group."""
+    await trio.sleep(ASLEEP)
+    other = next(member for member in cluster.members if member != name)
+    while await _coordinates(cluster, other, name):  # noqa: ASYNC110 (members tell when asked)
+        await trio.sleep(LOOK)
+    cluster.programs[name].resume()
+
+
+async def _coordinates(cluster: Cluster, asked: str, name: str) -> bool:
+    """Whether some group has this coordinator or none, as another member sees it."""
+    status = await cluster.status(asked)
+    return status is None or any(g["coordinator"] in ("", name) for g in status["groups"])
 
 
 async def starve(cluster: Cluster, name: str, hold: Hold) -> None:
@@ -268,8 +301,8 @@ async def slow_link(cluster: Cluster, name: str, hold: Hold) -> None:
 
 
 BREAKS: dict[str, Break] = {
-    "kill-quick": kill, "kill-long": kill, "pause": pause, "zombie": zombie, "starve": starve,
-    "reset": reset, "cut": cut, "mute": mute, "cut-zookeeper": cut_zookeeper,
+    "kill-quick": kill, "kill-long": kill, "pause": pause, "sleepwalk": sleepwalk, "zombie": zombie,
+    "starve": starve, "reset": reset, "cut": cut, "mute": mute, "cut-zookeeper": cut_zookeeper,
     "cut-peers": cut_peers, "cut-pair": cut_pair, "cut-one-way": cut_one_way, "flaky": flaky,
     "slow-link": slow_link, "clock": clock, "rolling-restart": rolling_restart,
     "zookeeper-leader": kill_zookeeper, "zookeeper-stall": stall_zookeeper,
@@ -291,8 +324,8 @@ class Nemesis:
         """Break, hold, repair. A fault whose moment does not come in time does not happen."""
         extra = {"fault": fault.kind, "target": fault.target, "id": fault.id}
         target = fault.target
-        if target == COORDINATOR:
-            target = await self.cluster.coordinator()
+        if target in ROLES:
+            target = await self.cluster.in_role(target)
         with trio.move_on_after(PATIENCE) as moment:
 
             async def hold(hit: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
@@ -24,6 +24,7 @@ from chaos.cluster import (
     CLIENTS,
     MAX_AGE,
     MAX_MESSAGES,
+    SERVER,
     Cluster,
     open_cluster,
     possible_kinds,
@@ -67,14 +68,16 @@ class Outcome(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-async def start_run(scenario: str, seed: int, minutes: float, out: Path) -> Outcome:
-    """Make a plan and carry it out."""
+async def start_run(
+    scenario: str, seed: int, minutes: float, out: Path, *, server: Sequence[str] = SERVER
+) -> Outcome:
+    """Make a plan and carry it out; `server` is what members run instead of the server itself."""
     chosen = find_scenario(scenario)
     _claim(out)
     network, lacking = open_network()
     try:
         plan = make_plan(chosen, seed, minutes, possible_kinds(network))
-        return await _run(plan, network, lacking, out)
+        return await _run(plan, network, lacking, out, server)
     finally:
         network.close()
 
@@ -111,7 +114,9 @@ def _claim(out: Path) -> None:
         raise MigratoryError("OUT_TAKEN", f"{out} is not empty", "name a new directory")
 
 
-async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome:
+async def _run(
+    plan: Plan, network: Network, lacking: str, out: Path, server: Sequence[str] = SERVER
+) -> Outcome:
     run = f"{plan.scenario}-{plan.seed}-{time.time_ns() // 1_000_000}"
     told = RunFile(run, plan.scenario, plan.seed, plan.minutes, network.can_cut, plan)
     shown = msgspec.json.format(msgspec.json.encode(told), indent=2)
@@ -123,7 +128,7 @@ async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome
             view.say(f"not possible on this machine: {', '.join(plan.not_possible)}")
         view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
         _announce(plan, trace)
-        async with open_cluster(plan, network, out, run) as cluster:
+        async with open_cluster(plan, network, out, run, server) as cluster:
             return await _Run(plan, cluster, run, trace, view).carry_out()
 
 

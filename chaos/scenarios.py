@@ -67,6 +67,8 @@ _ALL = (
     _aimed("p18", "all sessions end at once", (0, "zookeeper-stall", "ensemble", 9)),
     _aimed("p19", "ZooKeeper's leader dies during elections", (0, "kill-long", C, 6), (0, "zookeeper-leader", "leader", 3)),
     _aimed("p20", "a wall clock is an hour off", (0, "clock", C, 10)),
+    _aimed("sleepwalk", "a deposed coordinator wakes and knows nothing of it", (0, "sleepwalk", C, 3)),
+    _aimed("amnesia", "one of two copies is forgotten, the other is cut off, a member that lacks both goes on", (0, "cut-peers", "third", 3.5), (3, "cut-peers", C, 8), (3, "kill-quick", "second", 1)),
     Scenario("kill-storm", "members die and come back", kinds=("kill-quick", "kill-long")),
     _aimed("rolling-restart", "drain and restart, one after another", (0, "rolling-restart", "all", 15)),
     Scenario("zookeeper-outage", "ZooKeeper away in all ways", kinds=("zookeeper-leader", "zookeeper-stall", "cut-zookeeper")),

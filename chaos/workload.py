@@ -1,11 +1,12 @@
 """The workload: publishers and subscribers of the SDK, as one process on the clients' host.
 
-Publishers pipeline unique payloads over hot and cold topics. Subscribers behave as people do:
-steady ones read everything; flapping ones leave and resume with their positions; truants stay away
-for longer than the history lasts; slow ones read too slowly; pausing ones stop reading for a while;
-a herd reads the hot topics. SIGUSR1 makes all subscribers leave and come back at once. SIGTERM ends
-publishing, waits for outcomes, lets deliveries arrive, and ends. One JSON line per second on stdout
-says how it goes.
+Publishers pipeline unique payloads over hot and cold topics. Neighbours publish and read, each with
+another member as its first contact: whatever a member does, somebody sees it. Subscribers behave
+as people do: steady ones read everything; flapping ones leave and resume with their positions;
+truants stay away for longer than the history lasts; slow ones read too slowly; pausing ones stop
+reading for a while; a herd reads the hot topics. SIGUSR1 makes all subscribers leave and come back
+at once. SIGTERM ends publishing, waits for outcomes, lets deliveries arrive, and ends. One JSON
+line per second on stdout says how it goes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from client_sdk import (
 )
 from migratory.trace_files import TraceWriter
 
-HOT_EVERY, COLD_EVERY = 0.04, 0.06  # seconds between two messages of a publisher
+HOT_EVERY, COLD_EVERY, NEAR_EVERY = 0.04, 0.06, 0.1  # seconds between two messages of a publisher
 SETTLE = 30.0  # seconds for outcomes at the end
 ARRIVE = 3.0  # seconds for the last deliveries
 TELL_EVERY = 1.0
@@ -102,6 +103,8 @@ class Workload:
                 writers.start_soon(self._publisher, "hot0", self.hot, HOT_EVERY)
                 writers.start_soon(self._publisher, "hot1", self.hot, HOT_EVERY)
                 writers.start_soon(self._publisher, "cold0", self.cold, COLD_EVERY)
+                for n, server in enumerate(self._servers):
+                    writers.start_soon(self._neighbour, f"near{n}", server)
             await trio.sleep(ARRIVE)
             readers.cancel_scope.cancel()
         self._say()
@@ -126,8 +129,25 @@ class Workload:
     # ---- publishing ----------------------------------------------------------------------------
 
     async def _publisher(self, name: str, topics: list[str], every: float) -> None:
+        """Come once and publish until the end."""
+        async with self._open(name) as client:
+            await self._publish(client, name, topics, every)
+
+    async def _neighbour(self, name: str, server: str) -> None:
+        """Publish to all topics and read them, so that every member has such a client."""
+        topics = [*self.hot, *self.cold]
+        async with (
+            open_client([server], client=name, trace=self._trace) as client,
+            client.subscribe(*topics) as items,
+            trio.open_nursery() as reading,
+        ):
+            reading.start_soon(self._read, items, Habit(name, 1), {})
+            await self._publish(client, name, topics, NEAR_EVERY)
+            reading.cancel_scope.cancel()
+
+    async def _publish(self, client: Client, name: str, topics: list[str], every: float) -> None:
         """One message after another, many under way, until the end; then all outcomes."""
-        async with self._open(name) as client, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             while not self._stop.is_set():
                 for topic in topics:
                     self.tally.sent += 1
