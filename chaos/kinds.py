@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {
     "kill-quick": Kind("kill -9, back before the session ends", "member", 0.2, 1.5),
     "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0),
     "pause": Kind("SIGSTOP, SIGCONT", "member", 0.5, 8.0),
-    "sleepwalk": Kind("frozen until replaced, then wakes deaf", "member", 3.0, 4.0, True),
+    "sleepwalk": Kind("frozen until replaced, wakes deaf, dies", "member", 3.0, 4.0, True),
     "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, True),
     "starve": Kind("the process gets a tenth of a processor", "member", 2.0, 8.0),
     "reset": Kind("all its connections are reset, again and again", "member", 1.0, 4.0),

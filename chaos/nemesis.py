@@ -57,20 +57,22 @@ async def pause(cluster: Cluster, name: str, hold: Hold) -> None:
 
 
 async def sleepwalk(cluster: Cluster, name: str, hold: Hold) -> None:
-    """A frozen process is replaced, then wakes without hearing any member: it knows of nothing.
+    """A frozen process is replaced, wakes without hearing any member, knows of nothing, and dies.
 
-    After a mere pause the request to promise a higher epoch waits in its sockets.
+    After a mere pause the request to promise a higher epoch waits in its sockets; and as long as it
+    lives, what it alone holds is not lost.
     """
-    program = cluster.programs[name]
+    await cluster.wait_remembered(name)
     with _cut(cluster, *((other, name) for other in cluster.members if other != name)):
-        program.pause()
+        cluster.programs[name].pause()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_wake_replaced, cluster, name)
                 await hold(name)
                 nursery.cancel_scope.cancel()
         finally:
-            program.resume()
+            cluster.kill(name)
+            cluster.start(name)
 
 
 async def _wake_replaced(cluster: Cluster, name: str) -> None:

@@ -9,37 +9,31 @@ import trio
 
 from chaos.network import NamespaceNetwork, open_network
 from tests.chaos.mutant_server import REQUIRED, SERVER_MUTANTS
-from tests.chaos.server_mutants import NONE, Case, cases_of, judge, run_all
+from tests.chaos.server_mutants import AT_ONCE, NONE, Case, cases_of, judge, run_all
+from tests.simulation.mutation import applied
 
 CASES = cases_of(list(REQUIRED))
+ROUNDS = [CASES[n : n + AT_ONCE] for n in range(0, len(CASES), AT_ONCE)]
 SEED = 1
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All cases, carried out; their directories are here."""
+@pytest.mark.parametrize("cases", ROUNDS, ids=lambda cases: "+".join(case.name for case in cases))
+def test_a_broken_server_is_caught_and_the_server_is_not(cases: list[Case], tmp_path: Path) -> None:
+    """A mutant is invalid by the check that states its rule; the server itself is valid."""
     network, lacking = open_network()
     network.close()
     if not isinstance(network, NamespaceNetwork):
         pytest.skip(lacking)
-    directory = tmp_path_factory.mktemp("mutants")
-    codes = trio.run(run_all, CASES, directory, SEED)
-    ended_badly = [case.name for case in CASES if case.mutant == NONE and codes[case.name] != 0]
-    assert ended_badly == [], (directory / f"{ended_badly[0]}.log").read_text()
-    return directory
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_broken_server_is_caught_and_the_server_is_not(case: Case, runs: Path) -> None:
-    """A mutant is invalid by the check that states its rule; the server itself is valid."""
-    judged = judge(runs / case.name / "traces")
-    assert judged.convicts(case), f"{judged}\n{(runs / f'{case.name}.log').read_text()[-2000:]}"
+    codes = trio.run(run_all, cases, tmp_path, SEED)
+    for case in cases:
+        log = (tmp_path / f"{case.name}.log").read_text()[-2000:]
+        assert case.mutant != NONE or codes[case.name] == 0, log
+        judged = judge(tmp_path / case.name / "traces")
+        assert judged.convicts(case), f"{case.name}: {judged}\n{log}"
 
 
 def test_every_mutant_still_finds_the_rule_that_it_removes() -> None:
     """A rule that has moved is noticed at once, not by a mutant that survives."""
-    from tests.simulation.mutation import applied
-
     for mutant in SERVER_MUTANTS.values():
         with applied(mutant.replaced):
             pass
