@@ -21,6 +21,7 @@ from chaos.ledger import (
     publication,
 )
 
+REFUSED = "broken delivery"  # why a client left a contact that sent what could not follow
 SURE_MS = 30_000  # an entry may be so much older than its commit row before it counts as young
 
 
@@ -47,7 +48,10 @@ def agree(ledger: Ledger) -> Iterator[Violation]:
 
 
 def no_gap(ledger: Ledger) -> Iterator[Violation]:
-    """Consecutive deliveries differ by one, unless something between them explains it."""
+    """Consecutive deliveries differ by one, unless something between them explains it.
+
+    Clients refuse what does not follow, and leave: then nothing of it was delivered.
+    """
     for stream in ledger.streams.values():
         for row, expected, _, _, _ in stream:
             if row["kind"] != "deliver" or expected is None or expected < 0:
@@ -55,6 +59,9 @@ def no_gap(ledger: Ledger) -> Iterator[Violation]:
             seq = row["seq"]
             if seq != expected and not (flag(row, "first") and seq > expected):
                 yield found(ledger, "NO_GAP", row, f"{row['sub']} expected {expected}, got {seq}")
+    for row in ledger.of("link_down"):
+        if str(extra(row, "why")).startswith(REFUSED):
+            yield found(ledger, "NO_GAP", row, f"{row['conn']}: {extra(row, 'why')}")
 
 
 def no_phantom(ledger: Ledger) -> Iterator[Violation]:

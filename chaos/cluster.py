@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import trio
@@ -31,15 +31,20 @@ PORTS: dict[Service, int] = {"admin": ADMIN_PORT, "zookeeper": ZOOKEEPER_PORT}
 STOP = 20.0  # seconds for a member to drain
 MAX_MESSAGES = 200  # history: short enough that an absence outlasts it
 MAX_AGE = 180.0
+SERVER = ("migratory",)  # the module that members run, and words before its command
 
 
 class Cluster(Watched):
     """All processes of a run but the workload, and what can be done to them."""
 
-    def __init__(self, plan: Plan, network: Network, directory: Path, run: str) -> None:
+    def __init__(
+        self, plan: Plan, network: Network, directory: Path, run: str,
+        server: Sequence[str] = SERVER,
+    ) -> None:  # fmt: skip
         members = [f"m{n}" for n in range(1, plan.members + 1)]
         zookeepers = [f"z{n}" for n in range(1, ZOOKEEPERS + 1)]
         super().__init__(members, zookeepers, plan.survive, directory, network)
+        self.server = server
         self.groups = plan.groups
         self.programs: dict[str, Program] = {}
         self.down: set[str] = set()  # what is meant not to run
@@ -82,14 +87,15 @@ class Cluster(Watched):
         if name in self.zookeepers:
             home = str(self.directory.absolute() / "zookeeper")
             hosts = ",".join(self.network.address(z) for z in self.zookeepers)
-            words = ["zookeeper", "--server", name[1:], "--addresses", hosts, "--dir", home]
+            words = ["migratory", "zookeeper", "--server", name[1:], "--addresses", hosts]
+            words += ["--dir", home]
         else:
-            words = ["serve", str(self.directory / f"{name}.toml")]
+            words = [*self.server, "serve", str(self.directory / f"{name}.toml")]
             self.forgetful.add(name)
         log = self.directory / f"{name}.log"
         entrance = self.network.entrance(name)
         self.down.discard(name)
-        self.programs[name] = Program(["migratory", *words], entrance, log, environment=environment)
+        self.programs[name] = Program(words, entrance, log, environment=environment)
 
     def kill(self, name: str) -> None:
         """End it at once; it stays down until it is started."""
@@ -186,10 +192,10 @@ def possible_kinds(network: Network) -> frozenset[str]:
 
 @contextlib.asynccontextmanager
 async def open_cluster(
-    plan: Plan, network: Network, directory: Path, run: str
+    plan: Plan, network: Network, directory: Path, run: str, server: Sequence[str] = SERVER
 ) -> AsyncIterator[Cluster]:
     """A cluster that is NORMAL; leaving the block ends all its processes."""
-    cluster = Cluster(plan, network, directory, run)
+    cluster = Cluster(plan, network, directory, run, server)
     try:
         for name in (*cluster.zookeepers, *cluster.members):
             cluster.start(name)

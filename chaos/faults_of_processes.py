@@ -17,10 +17,12 @@ import trio
 
 from chaos.cluster import Cluster, find_faketime, namespaces_of
 from chaos.faults_of_network import Hold, both_ways, cuts, everybody, slowed
+from chaos.kinds import COORDINATOR
 from chaos.processes import Program
 
 PATIENCE = 30.0  # seconds that a restarted member has to be NORMAL, and an order to be obeyed
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
+ASLEEP = 1.5  # seconds that a sleepwalker sleeps at least: longer than others wait for it
 LOOK = 0.02  # seconds between two looks at a member that recovers
 
 
@@ -128,7 +130,7 @@ async def _restart(cluster: Cluster, name: str, environment: dict[str, str] | No
 
 async def recover(cluster: Cluster, _target: str, hold: Hold) -> None:
     """One member is cut off, all others forget, and the operator gives up what only it holds."""
-    kept = await cluster.coordinator()
+    kept = await cluster.in_role(COORDINATOR)
     others = [name for name in cluster.members if name != kept]
     with cuts(cluster, *both_ways(kept, everybody(cluster))):
         for name in others:
@@ -152,6 +154,41 @@ async def pause(cluster: Cluster, name: str, hold: Hold) -> None:
         await hold(name)
     finally:
         cluster.resume(name)
+
+
+async def sleepwalk(cluster: Cluster, name: str, hold: Hold) -> None:
+    """A frozen process is replaced, wakes without hearing any member, knows of nothing, and dies.
+
+    After a mere pause the request to promise a higher epoch waits in its sockets; and as long as it
+    lives, what it alone holds is not lost.
+    """
+    others = [(other, name) for other in cluster.members if other != name]
+    async with cluster.replacing(name):
+        with cuts(cluster, *others):
+            cluster.pause(name)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_wake_replaced, cluster, name)
+                    await hold(name)
+                    nursery.cancel_scope.cancel()
+            finally:
+                cluster.kill(name)
+                cluster.start(name)
+
+
+async def _wake_replaced(cluster: Cluster, name: str) -> None:
+    """Wake it as soon as another member knows another coordinator in every group."""
+    await trio.sleep(ASLEEP)
+    other = next(member for member in cluster.members if member != name)
+    while await _coordinates(cluster, other, name):  # noqa: ASYNC110 (members tell when asked)
+        await trio.sleep(LOOK)
+    cluster.resume(name)
+
+
+async def _coordinates(cluster: Cluster, asked: str, name: str) -> bool:
+    """Whether some group has this coordinator or none, as another member sees it."""
+    status = await cluster.status(asked)
+    return status is None or any(g["coordinator"] in ("", name) for g in status["groups"])
 
 
 async def starve(cluster: Cluster, name: str, hold: Hold) -> None:

@@ -12,6 +12,7 @@ import msgspec
 Role = Literal["member", "|", ">", "leader", "ensemble", "all", "clients"]
 Need = Literal["", "root", "namespaces", "taps", "libfaketime"]
 COORDINATOR = "coordinator"  # also a target of every kind that hits a member
+ROLES = (COORDINATOR, "second", "third")  # the coordinator, and the members after it in a ring
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0, forgets=True),
     "kill-recovering": Kind("kill -9, and again while it recovers", "member", 3.0, 6.0, "namespaces", forgets=True),
     "pause": Kind("SIGSTOP, SIGCONT", "member", 0.5, 8.0),
+    "sleepwalk": Kind("frozen until replaced, wakes deaf, dies", "member", 3.0, 4.0, "namespaces", forgets=True),
     "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, "namespaces", forgets=True),
     "starve": Kind("the process gets a tenth of a processor", "member", 2.0, 8.0),
     "reset": Kind("all its connections are reset, again and again", "member", 1.0, 4.0, "root"),

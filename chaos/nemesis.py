@@ -13,7 +13,7 @@ import trio
 from chaos import faults_of_network as network
 from chaos import faults_of_processes as processes
 from chaos.faults_of_network import Hold
-from chaos.kinds import COORDINATOR, KINDS
+from chaos.kinds import KINDS, ROLES
 from chaos.plan import Fault
 from chaos.trace import note
 from chaos.watched import Watched
@@ -28,6 +28,7 @@ BREAKS: dict[str, Break] = {
     "kill-long": processes.kill,
     "kill-recovering": processes.kill_recovering,
     "pause": processes.pause,
+    "sleepwalk": processes.sleepwalk,
     "zombie": processes.zombie,
     "starve": processes.starve,
     "clock": processes.clock,
@@ -71,8 +72,8 @@ class Nemesis:
         """Break, hold, repair. A fault whose moment does not come in time does not happen."""
         extra = {"fault": fault.kind, "target": fault.target, "id": fault.id}
         target = fault.target
-        if target == COORDINATOR:
-            target = await self.cluster.coordinator()
+        if target in ROLES:
+            target = await self.cluster.in_role(target)
         with trio.move_on_after(PATIENCE) as moment:
 
             async def hold(hit: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 import trio
 
-from chaos.cluster import CLIENTS
+from chaos.cluster import CLIENTS, SERVER
 from chaos.launcher import HERE
 from chaos.live import Finding
 from chaos.load import SMALL, find_load
@@ -68,12 +68,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
 async def start_run(
     scenario: str, seed: int, minutes: float, out: Path, load: str = SMALL,
-    cluster: Path | None = None,
+    cluster: Path | None = None, *, server: Sequence[str] = SERVER,
 ) -> Outcome:  # fmt: skip
-    """Make a plan and carry it out, on a cluster of its own or on the one of a file."""
+    """Make a plan and carry it out, on a cluster of its own or on the one of a file.
+
+    `server` is what members of its own run instead of the server itself.
+    """
     chosen = find_scenario(scenario)
     find_load(load)
-    with open_stage(cluster) as stage:
+    with open_stage(cluster, server) as stage:
         plan = make_plan(stage.fitted(chosen), seed, minutes, stage.possible)
         if not plan.faults:
             wrong = f"nothing of {scenario} can be done"

@@ -78,6 +78,8 @@ _ALL = (
     msgspec.structs.replace(
         _aimed("recover", "an operator accepts loss while the member that holds everything is cut off", "takeover sync", (0, "recover", "all", 20)), cycle=48.0,
     ),
+    _aimed("sleepwalk", "a deposed coordinator wakes and knows nothing of it", "takeover sync", (0, "sleepwalk", C, 3)),
+    _aimed("amnesia", "one of two copies is forgotten, the other is cut off, a member that lacks both goes on", "takeover sync", (0, "cut-peers", "third", 3.5), (3, "cut-peers", C, 8), (3, "kill-quick", "second", 1)),
     Scenario("kill-storm", "members die and come back", kinds=("kill-quick", "kill-long", "kill-recovering"), requires=("takeover", "sync", "gap", "resume")),
     _aimed("rolling-restart", "drain and restart, one after another", "takeover sync", (0, "rolling-restart", "all", 15)),
     Scenario("zookeeper-outage", "ZooKeeper away in all ways", kinds=("zookeeper-leader", "zookeeper-stall", "zookeeper-disk", "cut-zookeeper"), requires=("gap", "resume")),

@@ -64,8 +64,9 @@ class Stage(ABC):
 class OwnMaking(Stage):
     """A cluster that the run starts and ends."""
 
-    def __init__(self, network: Network, lacking: str) -> None:
+    def __init__(self, network: Network, lacking: str, server: Sequence[str]) -> None:
         self.network = network
+        self.server = server
         self.lacking = lacking
         self.namespaces = network.can_cut
         self.possible = cluster.possible_kinds(network)
@@ -79,7 +80,7 @@ class OwnMaking(Stage):
 
     def open(self, plan: Plan, out: Path, run: str) -> AbstractAsyncContextManager[Watched]:
         """Start everything."""
-        return cluster.open_cluster(plan, self.network, out, run)
+        return cluster.open_cluster(plan, self.network, out, run, self.server)
 
     def breaks(self, _opened: Watched) -> Mapping[str, Break]:
         """All that the machine can do."""
@@ -149,13 +150,13 @@ class OthersMaking(Stage):
 
 
 @contextmanager
-def open_stage(file: Path | None) -> Iterator[Stage]:
+def open_stage(file: Path | None, server: Sequence[str] = cluster.SERVER) -> Iterator[Stage]:
     """The cluster that a file describes, or the best that can be made here."""
     if file is not None:
         yield OthersMaking(file)
         return
     network, lacking = open_network()
     try:
-        yield OwnMaking(network, lacking)
+        yield OwnMaking(network, lacking, server)
     finally:
         network.close()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import trio
 
+from chaos.kinds import ROLES
 from chaos.network import Network
 from chaos.topics import HOT_GROUP
 from migratory.errors import MigratoryError
@@ -98,11 +99,13 @@ class Watched(ABC):
                     answer += part
         return b"" if waited.cancelled_caught else answer
 
-    async def coordinator(self) -> str:
-        """Who coordinates the group with the most traffic; any member when nobody says so."""
+    async def in_role(self, role: str) -> str:
+        """Who has a role in the group with the most traffic; anybody while nobody coordinates."""
         views = [s["groups"][HOT_GROUP] for s in (await self.statuses()).values() if s is not None]
-        best = max(views, key=lambda view: int(view["epoch"]), default=None)
-        return str(best["coordinator"]) if best and best["coordinator"] else self.members[0]
+        named = [view for view in views if view["coordinator"]]
+        best = max(named, key=lambda view: int(view["epoch"]), default=None)
+        first = self.members.index(best["coordinator"]) if best else 0
+        return self.members[(first + ROLES.index(role)) % len(self.members)]
 
     async def zookeeper_leader(self) -> str:
         """Which ZooKeeper server leads; any when nobody says so."""

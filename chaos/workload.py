@@ -1,7 +1,9 @@
 """The workload: publishers and subscribers of the SDK, as one process on the clients' host.
 
 `chaos.load` says how many there are and how they behave. Publishers pipeline unique payloads, one
-by one or in bursts; careless ones want no acknowledgement; travellers' lines break.
+by one or in bursts; careless ones want no acknowledgement; travellers' lines break. Neighbours
+publish and read, each with another member as its first contact: whatever a member does, somebody
+sees it.
 Subscribers behave as people do: steady ones read everything; flapping ones leave and resume with
 their positions; truants stay away for longer than the history lasts; slow ones read too slowly;
 pausing ones stop reading for a while; strays come with positions that nobody gave them; a herd
@@ -49,6 +51,7 @@ from migratory.trace_files import TraceWriter
 SETTLE = 30.0  # seconds for outcomes at the end
 ARRIVE = 3.0  # seconds for the last deliveries
 TELL_EVERY = 1.0
+NEAR = Pace("near", 1, "all", 0.1)
 JOURNEY = (4.0, 8.0)  # seconds between a traveller's coming and leaving
 ASTRAY = 1_000_000  # sequences ahead of anything
 TRACE_FILES = 10_000  # no row of a run may be missing: the disk is the bound
@@ -107,6 +110,8 @@ class Workload:
                     work = self._traveller if pace.line[1] else self._publisher
                     for name in names(pace):
                         writers.start_soon(work, name, pace)
+                for n, server in enumerate(self._servers):
+                    writers.start_soon(self._neighbour, f"near{n}", server)
             await trio.sleep(ARRIVE)
             readers.cancel_scope.cancel()
         self._say()
@@ -134,6 +139,17 @@ class Workload:
         """Come once and publish until the end."""
         async with self._open(name) as client:
             await self._publish(client, name, pace, Random(f"{self._seed}:{name}"), 1e9)
+
+    async def _neighbour(self, name: str, server: str) -> None:
+        """Publish to all topics and read them, so that every member has such a client."""
+        async with (
+            self._open(name, [server]) as client,
+            client.subscribe(*self.topics["all"]) as items,
+            trio.open_nursery() as reading,
+        ):
+            reading.start_soon(self._read, items, Habit(name, 1), {})
+            await self._publish(client, name, NEAR, Random(f"{self._seed}:{name}"), 1e9)
+            reading.cancel_scope.cancel()
 
     async def _traveller(self, name: str, pace: Pace) -> None:
         """Come, publish over a line that breaks, leave, and come again as somebody else."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.kinds import COORDINATOR, KINDS
+from chaos.kinds import KINDS, ROLES
 from chaos.ledger import HAPPENINGS
 from chaos.nemesis import BREAKS
 from chaos.network import Network
@@ -66,7 +66,7 @@ def test_a_quarter_is_quiet_and_all_is_healed(plan: Plan) -> None:
 def test_targets_exist(plan: Plan) -> None:
     """Each fault hits members that there are, or a role, and each has an id of its own."""
     members = {f"m{n}" for n in range(1, plan.members + 1)}
-    roles = {COORDINATOR, "leader", "ensemble", "all", "clients"}
+    roles = {*ROLES, "leader", "ensemble", "all", "clients"}
     for fault in plan.faults:
         assert fault.target in roles or set(re.split("[|>]", fault.target)) <= members
     assert len({fault.id for fault in plan.faults}) == len(plan.faults)

@@ -85,6 +85,12 @@ def gap_that_goes_on_too_late(rows: Rows) -> Rows:
     return without(rows, first)
 
 
+def refused_by_a_client(rows: Rows) -> Rows:
+    """Refused by a client."""
+    told(rows_of(rows, "link_down")[0], why="broken delivery: 1:9 of /a came after 1:4")
+    return rows
+
+
 def invented(rows: Rows) -> Rows:
     """Invented."""
     last = rows_of(rows, "deliver", topic="/a")[-1]
@@ -391,7 +397,10 @@ def no_takeover_though_required(rows: Rows) -> Rows:
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "AGREE": (redelivered_under_another_epoch, another_message_at_the_end, two_entries_at_an_index),
-    "NO_GAP": (delivery_lost, deliveries_swapped, gap_that_goes_on_too_late, delivered_twice),
+    "NO_GAP": (
+        *(delivery_lost, deliveries_swapped, gap_that_goes_on_too_late, delivered_twice),
+        refused_by_a_client,
+    ),
     "NO_PHANTOM": (invented, never_applied),
     "NO_LOSS": (
         *(final_read_lost, topic_unknown_at_a_member, history_cut_too_short, last_delivery_lost),
