@@ -123,8 +123,11 @@ async def _run(plan: Plan, network: Network, lacking: str, out: Path) -> Outcome
             view.say(f"not possible on this machine: {', '.join(plan.not_possible)}")
         view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
         _announce(plan, trace)
-        async with open_cluster(plan, network, out, run) as cluster:
-            return await _Run(plan, cluster, run, trace, view).carry_out()
+        try:
+            async with open_cluster(plan, network, out, run) as cluster:
+                return await _Run(plan, cluster, run, trace, view).carry_out()
+        finally:
+            note(trace, "end", {})  # who follows the trace need not wait for more
 
 
 def _announce(plan: Plan, trace: TraceWriter) -> None:
