@@ -125,7 +125,9 @@ def stale(ledger: Ledger) -> Iterator[Violation]:
     """Far from faults, at most one delivery in a hundred is later than the bound."""
     acks = {(a.row["topic"], a.era, a.row["seq"]): a.at for a in ledger.acked}
     total, late = 0, []
-    for stream in ledger.streams.values():
+    for (_, _, sub), stream in ledger.streams.items():
+        if sub in ledger.slow:
+            continue
         for row, _, _, begun, _ in stream:
             if row["kind"] != "deliver" or begun is None or begun.get("conn") != row.get("conn"):
                 continue

@@ -209,6 +209,13 @@ class Ledger:
         return found
 
     @cached_property
+    def slow(self) -> set[str]:
+        """Subscriptions of clients that read slowly on purpose."""
+        asked = (extra(row, "slow_clients") or "" for row in self.of("run"))
+        clients = {name for each in asked for name in each.split(",") if name}
+        return {row["sub"] for row in self.of("sub_open") if extra(row, "client") in clients}
+
+    @cached_property
     def heads(self) -> dict[str, dict[str, Row]]:
         """Where each topic ended at each member, after healing: by topic, then by member."""
         found: dict[str, dict[str, Row]] = defaultdict(dict)

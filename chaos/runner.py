@@ -128,8 +128,11 @@ async def _run(plan: Plan, load: str, stage: Stage, out: Path) -> Outcome:
             view.say(stage.unable(plan.not_possible))
         view.say(f"run {run}: {len(plan.faults)} faults in {plan.minutes * 60:.0f} s")
         _announce(plan, load, stage, trace)
-        async with stage.open(plan, out, run) as cluster:
-            return await _Run(told, plan, stage, cluster, trace, view).carry_out()
+        try:
+            async with stage.open(plan, out, run) as cluster:
+                return await _Run(told, plan, stage, cluster, trace, view).carry_out()
+        finally:
+            note(trace, "end", {})  # who follows the trace need not wait for more
 
 
 def _announce(plan: Plan, load: str, stage: Stage, trace: TraceWriter) -> None:

@@ -423,7 +423,7 @@ async def open_client(  # noqa: PLR0913 (all but the first have defaults that su
         chance,
         binary=encoding == "msgpack",
         ssl_context=ssl_context,
-        trace=ClientTrace(trace) if trace else None,
+        trace=ClientTrace(trace, client) if trace else None,
     )
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -60,8 +60,9 @@ async def open_trace(
 class ClientTrace:
     """The rows of one client: its present connection, and its subscriptions by topic."""
 
-    def __init__(self, writer: TraceWriter) -> None:
+    def __init__(self, writer: TraceWriter, client: str = "") -> None:
         self._writer = writer
+        self._client = client
         self._conn = ""
         self._member = ""
         self._subs: dict[str, str] = {}
@@ -124,7 +125,8 @@ class ClientTrace:
     def subscribed(self, topic: str, position: Position | None) -> None:
         """The user subscribed."""
         self._subs[topic] = self._writer.fresh("s")
-        self._subscription("sub_open", topic, position)
+        named = {"client": self._client} if self._client else None
+        self._subscription("sub_open", topic, position, named)
 
     def unsubscribed(self, topic: str, position: Position | None) -> None:
         """The user unsubscribed."""

@@ -1,25 +1,36 @@
-"""`python -m spark check TRACES --report OUT` and `python -m spark convert TRACES --out DIR`."""
+"""`python -m spark check TRACES [--follow] --report OUT` and `convert TRACES --out DIR`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark.faults import TraceError
-from spark.job import BAD_INPUT, add_arguments, run
+from spark.follow import follow
+from spark.job import BAD_INPUT, add_arguments, bounds_of, judge, run
 from spark.reading import read_trace
+from spark.report import claim_report
 from spark.session import local_session
+
+PATIENCE = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command in a local session; bad input is told in one sentence and ends with 2."""
     parser = argparse.ArgumentParser(prog="python -m spark", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    add_arguments(commands.add_parser("check", help="check a trace and report"))
+    checks = commands.add_parser("check", help="check a trace and report")
+    add_arguments(checks)
+    told = "read on while the run writes, and judge when it has ended"
+    checks.add_argument("--follow", action="store_true", help=told)
+    told = f"with --follow: seconds without a row after which a run is over; default {PATIENCE:.0f}"
+    checks.add_argument("--patience", type=float, default=PATIENCE, help=told)
     convert = commands.add_parser("convert", help="write a trace as Parquet")
     convert.add_argument("traces")
     convert.add_argument("--out", required=True)
@@ -27,12 +38,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         session = local_session()
         try:
-            return run(session, given) if given.command == "check" else _convert(session, given)
+            if given.command == "convert":
+                return _convert(session, given)
+            return follow_and_judge(session, given) if given.follow else run(session, given)
         finally:
             session.stop()
     except TraceError as wrong:
         print(wrong, file=sys.stderr)
         return BAD_INPUT
+
+
+def follow_and_judge(session: SparkSession, given: argparse.Namespace) -> int:
+    """Check a trace that still grows; the exit code is that of a check after its end."""
+    bounds = bounds_of(given)
+    if given.report:
+        claim_report(given.report)
+    with TemporaryDirectory(prefix="migratory-follow-") as work:
+        reading = follow(session, Path(given.traces), Path(work), bounds, given.patience)
+        return judge(reading, bounds, given.report)
 
 
 def _convert(session: SparkSession, given: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ if __name__ == "__main__":  # spark-submit puts this folder on the path, not the
 from spark.bounds import HAPPENINGS, Bounds
 from spark.faults import TraceError
 from spark.prepared import Prepared
-from spark.reading import read_trace
-from spark.report import write_report
+from spark.reading import Reading, read_trace
+from spark.report import claim_report, write_report
 from spark.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -55,12 +56,20 @@ def bounds_of(given: argparse.Namespace) -> Bounds:
 def run(session: SparkSession, given: argparse.Namespace) -> int:
     """Check a trace; the exit code is 0 for valid, 1 for invalid, 2 for unknown."""
     bounds = bounds_of(given)
-    reading = read_trace(session, given.traces)
+    if given.report:
+        claim_report(given.report)
+    return judge(read_trace(session, given.traces), bounds, given.report)
+
+
+def judge(reading: Reading, bounds: Bounds, report: Path | None) -> int:
+    """Check what was read, report, tell, and answer with the exit code."""
+    began = time.monotonic()
     prepared = Prepared(reading.rows, bounds)
     summary = summarize(prepared, reading.faults)
     prepared.release()
-    if given.report:
-        write_report(summary, given.report)
+    summary.seconds = round(time.monotonic() - began, 1)
+    if report:
+        write_report(summary, report)
     tell(summary)
     return EXIT_CODES[summary.verdict]
 

@@ -196,6 +196,15 @@ class Prepared:
         )
 
     @cached_property
+    def slow(self) -> DataFrame:
+        """Subscriptions of clients that read slowly on purpose: (run, sub)."""
+        asked = self.few.where("kind = 'run'").select(
+            "run", F.explode(F.split(extra("slow_clients"), ",")).alias("client")
+        )
+        opened = self.of("sub_open").select("run", "sub", extra("client").alias("client"))
+        return opened.join(F.broadcast(asked), ["run", "client"]).select("run", "sub").distinct()
+
+    @cached_property
     def heads(self) -> DataFrame:
         """Where each topic ended and began at each member, after healing."""
         return self.of("final_head").select(

@@ -36,18 +36,18 @@ class Reading(NamedTuple):
 def read_trace(session: SparkSession, traces: str) -> Reading:
     """The rows of a trace directory, of one file, or of a remote Parquet directory."""
     if "://" in traces:
-        return _checked(_parquet(session, [traces]), [])
+        return checked(_parquet(session, [traces]), [])
     lines, tables = _files(Path(traces))
     if lines and tables:
         remedy = "check one of the two: convert to a directory of its own"
         raise TraceError("MIXED_TRACE", f"{traces} has .jsonl and .parquet files", remedy)
     if lines:
-        return _checked(_json_lines(session, lines), [])
+        return checked(_json_lines(session, lines), [])
     whole = [path for path in tables if _is_whole(path)]
     broken = [TraceFault(p.name, "whole file", "no Parquet file") for p in tables if p not in whole]
     if not whole:
         raise TraceError("NO_TRACE", f"no Parquet file of {traces} can be read")
-    return _checked(_parquet(session, [str(path) for path in whole]), broken)
+    return checked(_parquet(session, [str(path) for path in whole]), broken)
 
 
 def _files(traces: Path) -> tuple[list[Path], list[Path]]:
@@ -72,12 +72,18 @@ def _is_whole(table: Path) -> bool:
 
 
 def _json_lines(session: SparkSession, files: Sequence[Path]) -> DataFrame:
+    lines = session.read.text([str(path) for path in files])
+    return parsed(
+        lines.select(F.col("value").alias("raw"), F.col("_metadata.file_path").alias("file"))
+    )
+
+
+def parsed(lines: DataFrame) -> DataFrame:
+    """Lines (`raw`) of files (`file`) as rows, with what is corrupt."""
     schema = StructType([*TRACE.fields, StructField(CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     return (
-        session.read.text([str(path) for path in files])
-        .where(F.trim("value") != "")
-        .select(F.col("value").alias("raw"), F.col("_metadata.file_path").alias("file"))
+        lines.where(F.trim("raw") != "")
         .select("raw", "file", F.from_json("raw", schema, options).alias("row"))
         .select("raw", "file", "row.*")
     )
@@ -104,7 +110,8 @@ def _parquet(session: SparkSession, files: Sequence[str]) -> DataFrame:
     return found.select(nothing.alias("raw"), file, *COLUMNS, nothing.alias(CORRUPT))
 
 
-def _checked(found: DataFrame, faults: list[TraceFault]) -> Reading:
+def checked(found: DataFrame, faults: list[TraceFault]) -> Reading:
+    """What can be used of the rows found, and what is wrong with the others."""
     rows = found.withColumn("wrong", _wrong()).persist(StorageLevel.MEMORY_AND_DISK)
     bad = rows.where(F.col("wrong").isNotNull()).select("file", "raw", "proc", "n", "wrong")
     usable = rows.where(F.col("wrong").isNull())

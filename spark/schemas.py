@@ -57,7 +57,7 @@ KINDS = (
     *("run", "plan", "phase", "fault_on", "fault_off", "boot", "elect", "promise", "open"),
     *("append", "commit", "ack", "install", "normal", "floor", "step_down", "isolate", "window"),
     *("pub_send", "pub_ack", "pub_nack", "sub_open", "sub_status", "deliver", "sub_close"),
-    *("link_up", "link_down", "final_read", "final_head"),
+    *("link_up", "link_down", "final_read", "final_head", "end"),
 )
 
 _SUBSCRIBED = ("sub", "topic", "group")

@@ -12,12 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks import CHECKS, all_violations
 from spark.faults import TraceFault
-from spark.prepared import TOPIC, Prepared, extra, flag
+from spark.prepared import Prepared, extra, flag
+from spark.times import Times, failovers, latencies, silences
 
 WITNESSES = 5
-SILENCES = 2000
-SHOWN_SILENCE_MS = 250
-PERCENTILES = (50, 90, 99, 100)
+RUNS = 10  # so many are told how to do once more
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Found:
 
 @dataclass
 class Summary:
-    """Everything that report.json holds and report.html shows."""
+    """Everything that report.json holds and report.html shows; docs/checks.md tells each name."""
 
     verdict: str
     violations: list[Found]
@@ -41,12 +40,15 @@ class Summary:
     counts: dict[str, int]
     outcomes: dict[str, int]
     fault_kinds: dict[str, int]
+    failovers: dict[str, dict[str, int]]
+    runs: list[str]
     replay: list[str]
+    seconds: float = 0.0
     start: int = 0
     end: int = 0
     bands: list[tuple[str, int, int]] = field(default_factory=list)
     silences: list[tuple[int, int, int]] = field(default_factory=list)
-    latencies: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    latencies: Times = field(default_factory=dict)
 
 
 def verdict_of(checks: set[str], faults: list[TraceFault]) -> str:
@@ -67,8 +69,11 @@ def summarize(trace: Prepared, faults: list[TraceFault]) -> Summary:
         counts=_counts(trace),
         outcomes=_tally(trace.of("sub_status"), extra("outcome")),
         fault_kinds=_tally(trace.few.where("kind = 'fault_on'"), extra("fault")),
-        replay=_replay(trace),
+        failovers=failovers(trace),
+        runs=[],
+        replay=[],
     )
+    _add_runs(trace, summary)
     _add_times(trace, summary)
     return summary
 
@@ -97,22 +102,36 @@ def _place() -> Column:
 
 
 def _counts(trace: Prepared) -> dict[str, int]:
-    kind = F.col("kind")
-    opened = trace.of("open").select("run", "group", "epoch").distinct()
-    rows = trace.rows.agg(
-        F.count(F.when(kind == "pub_ack", 1)).alias("acknowledgements"),
-        F.count(F.when((kind == "pub_ack") & flag("duplicate"), 1)).alias("duplicates"),
-        F.count(F.when(kind == "deliver", 1)).alias("delivered"),
-        F.count(F.when(kind == "install", 1)).alias("states installed"),
-    ).first()
+    kind, outcome = F.col("kind"), extra("outcome")
+    status = kind == "sub_status"
+
+    def count(condition: Column, name: str) -> Column:
+        return F.count(F.when(condition, 1)).alias(name)
+
     published = trace.publications.agg(
         F.count("sent_at").alias("published"), F.count("acked_at").alias("acked")
     ).first()
+    seen = trace.rows.agg(
+        count((kind == "pub_ack") & flag("duplicate"), "duplicates"),
+        count(kind == "deliver", "delivered"),
+        count(status & (outcome == "resumed"), "resumed"),
+        count(status & (outcome == "gap"), "gaps"),
+        count(status & (outcome == "reset"), "resets"),
+        count(kind == "install", "states_installed"),
+        F.count("*").alias("rows"),
+    ).first()
+    opened = trace.of("open").select("run", "group", "epoch").distinct()
     groups = opened.groupBy("run", "group").count().agg(F.sum(F.col("count") - 1)).first()
-    assert rows is not None
+    others = trace.few.agg(
+        count(kind == "fault_on", "faults"), F.count("*").alias("few"), F.count_distinct("run")
+    ).first()
     assert published is not None
+    assert seen is not None
     assert groups is not None
-    return {**published.asDict(), **rows.asDict(), "takeovers": groups[0] or 0}
+    assert others is not None
+    counts: dict[str, int] = {**published.asDict(), **seen.asDict()}
+    counts |= {"takeovers": groups[0] or 0, "faults": others[0], "runs": others[2]}
+    return counts | {"rows": counts["rows"] + others[1]}
 
 
 def _tally(rows: DataFrame, by: Column) -> dict[str, int]:
@@ -120,59 +139,32 @@ def _tally(rows: DataFrame, by: Column) -> dict[str, int]:
     return {row.name: row["count"] for row in counted.collect()}
 
 
-def _replay(trace: Prepared) -> list[str]:
-    runs = trace.few.where("kind = 'run'").select(
-        extra("scenario").alias("scenario"), extra("seed").alias("seed")
-    )
-    return [
-        f"python -m chaos run --scenario {row.scenario} --seed {row.seed} --out DIR"
-        for row in runs.limit(10).collect()
-    ]
+def _add_runs(trace: Prepared, summary: Summary) -> None:
+    """The first runs, and the commands that do the same faults at the same times."""
+    asked = ("scenario", "load", "minutes", "seed")
+    first = trace.few.where("kind = 'run'").orderBy("run").limit(RUNS)
+    for row in first.select("run", *(extra(name).alias(name) for name in asked)).collect():
+        known = {name: row[name] for name in asked if row[name] is not None}
+        said = ", ".join(f"{name} {value}" for name, value in known.items())
+        summary.runs.append(f"{row.run}: {said}")
+        options = " ".join(f"--{name} {value}" for name, value in known.items())
+        summary.replay.append(f"python -m chaos run {options} --out DIR")
 
 
 def _add_times(trace: Prepared, summary: Summary) -> None:
     """Times of one run only: runs do not share a time line."""
-    if trace.runs.count() != 1:
+    if summary.counts["runs"] != 1:
         return
     span = trace.publications.agg(F.min("sent_at"), F.max("acked_at")).first()
     if span is None or span[0] is None or span[1] is None:
         return
     summary.start, summary.end = span
     healing = trace.bounds.heal_ms * 1000
-    rows = trace.faults.select("fault", "on_at", "over_at").orderBy("on_at").collect()
+    rows = trace.faults.select("fault", "on_at", "over_at").orderBy("on_at", "fault").collect()
     summary.bands = [
         (row.fault or "?", row.on_at, min(row.over_at - healing, summary.end)) for row in rows
     ]
-    in_group = Window.partitionBy("run", "group").orderBy("acked_at")
-    since = F.greatest(F.lag("acked_at").over(in_group), F.col("sent_at"))
-    silent = (
-        trace.publications.where("acked_at is not null")
-        .select("group", since.alias("since"), "acked_at")
-        .where(F.col("acked_at") - F.col("since") > SHOWN_SILENCE_MS * 1000)
-        .orderBy(F.desc(F.col("acked_at") - F.col("since")))
-        .limit(SILENCES)
-    )
-    summary.silences = [(row.group, row.since, row.acked_at) for row in silent.collect()]
+    summary.silences = silences(trace)
     first = min((on for _, on, _ in summary.bands), default=summary.end + 1)
     last = max((off for _, _, off in summary.bands), default=summary.end + 1)
-    summary.latencies = _latencies(trace, first, last)
-
-
-def _latencies(trace: Prepared, first: int, last: int) -> dict[str, dict[str, list[int]]]:
-    """Percentiles in microseconds, before, during and after the faults."""
-
-    def by_time(rows: DataFrame, at: str, took: Column) -> dict[str, list[int]]:
-        when = F.when(F.col(at) < first, "before").when(F.col(at) <= last, "during")
-        points = F.percentile_approx(took, [p / 100 for p in PERCENTILES])
-        grouped = rows.groupBy(when.otherwise("after").alias("time")).agg(points.alias("points"))
-        return {row.time: list(row.points) for row in grouped.collect() if row.points}
-
-    acked = trace.acked.select(*TOPIC, "era", "seq", "acked_at")
-    delivered = trace.of("deliver").join(acked, [*TOPIC, "era", "seq"])
-    answered = trace.publications.where("acked_at is not null and sent_at is not null")
-    # A subscriber may hear of a message before its publisher does.
-    lag = F.greatest(F.col("t_wall") - F.col("acked_at"), F.lit(0))
-    return {
-        "publish to ack": by_time(answered, "sent_at", F.col("acked_at") - F.col("sent_at")),
-        "ack to delivery": by_time(delivered, "acked_at", lag),
-    }
+    summary.latencies = latencies(trace, first, last)

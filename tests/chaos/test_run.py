@@ -88,6 +88,8 @@ def test_a_run_breaks_heals_and_reads_everything(tmp_path: Path, scenario: str) 
     assert [row["extra"]["phase"] for row in rows(out, "phase")] == [
         "quiet", "storm", "quiet", "healed", "end",
     ]  # fmt: skip
+    (ended,) = rows(out, "end")
+    assert ended["t_wall"] >= max(row["t_wall"] for row in rows(out, "final_head"))
     heads: dict[str, set[tuple[int, int]]] = {}
     for row in rows(out, "final_head"):
         heads.setdefault(row["topic"], set()).add((row["epoch"], row["seq"]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,27 +12,9 @@ from pyspark.sql import SparkSession
 from spark.faults import TraceError
 from spark.job import add_arguments, run
 from spark.reading import read_trace
-from tests.spark.good_trace import Row, good_trace
+from tests.spark.good_trace import good_trace
 from tests.spark.mutants import delivery_lost, idle_group
-
-
-def write(traces: Path, rows: Iterable[Row]) -> Path:
-    """A trace directory, a file per process."""
-    traces.mkdir()
-    files: dict[str, list[str]] = {}
-    for row in rows:
-        files.setdefault(row["proc"], []).append(json.dumps(row))
-    for proc, lines in files.items():
-        (traces / f"{proc}.0.jsonl").write_text("\n".join(lines) + "\n")
-    return traces
-
-
-def renumbered(rows: list[Row]) -> list[Row]:
-    """Rows without holes in their numbers."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        row["n"] = counts[row["proc"]] = counts.get(row["proc"], -1) + 1
-    return rows
+from tests.spark.trace_dir import renumbered, write
 
 
 def check(session: SparkSession, *words: str) -> int:
@@ -112,6 +93,13 @@ def test_parquet_holds_the_same_rows(session: SparkSession, tmp_path: Path) -> N
     (tmp_path / "tables" / "part-9.parquet").write_bytes(b"PAR1 and then the disk was full")
     faults = read_trace(session, str(tmp_path / "tables")).faults
     assert [str(fault) for fault in faults] == ["part-9.parquet, whole file: no Parquet file"]
+
+
+def test_a_report_that_cannot_be_written_is_an_error(session: SparkSession, tmp_path: Path) -> None:
+    """It is told before the trace is read, with what to do."""
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(TraceError, match=r"BAD_REPORT: .*\n  let --report name"):
+        check(session, str(tmp_path / "no-trace"), "--report", str(tmp_path / "file" / "out"))
 
 
 def test_what_is_no_trace_is_an_error(session: SparkSession, tmp_path: Path) -> None:

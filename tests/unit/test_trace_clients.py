@@ -27,7 +27,7 @@ class Stage:
     def __init__(self, directory: Path, sample: int = 1) -> None:
         self.writer = TraceWriter(directory, "r", "c1", 10, sample=sample)
         self.session = Session(SessionConfig(), lambda: PID, Random(1))
-        self.session.trace_to(ClientTrace(self.writer))
+        self.session.trace_to(ClientTrace(self.writer, "reader"))
         self.now = 0.0
 
     def connect(self) -> list[Any]:
@@ -139,7 +139,7 @@ def test_a_subscription_keeps_its_name_over_connections(stage: Stage) -> None:
     told = [(r.kind, r.conn, r.epoch, r.seq, r.extra) for r in rows]
     m1 = {"member": "m1"}
     assert told == [
-        ("sub_open", None, None, None, None),
+        ("sub_open", None, None, None, {"client": "reader"}),
         ("sub_status", "c1.c1", 1, 0, {"outcome": "fresh"} | m1),
         ("deliver", "c1.c1", 1, 1, {"first": "true"}),
         ("sub_status", "c1.c3", 1, 1, {"outcome": "resumed", "missed": "1"} | m1),
