@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark.faults import TraceError
 from spark.job import BAD_INPUT, add_arguments, run
-from spark.reading import read_trace
+from spark.reading import read_trace, rows_in
 from spark.session import local_session
 
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     convert.add_argument("--out", required=True)
     given = parser.parse_args(arguments)
     try:
-        session = local_session()
+        session = local_session(rows_in(given.traces))
         try:
             return run(session, given) if given.command == "check" else _convert(session, given)
         finally:

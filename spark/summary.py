@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks import CHECKS, all_violations
 from spark.faults import TraceFault
-from spark.prepared import TOPIC, Prepared, extra, flag
+from spark.prepared import Prepared, extra, flag
 
 WITNESSES = 5
 SILENCES = 2000
@@ -167,12 +167,10 @@ def _latencies(trace: Prepared, first: int, last: int) -> dict[str, dict[str, li
         grouped = rows.groupBy(when.otherwise("after").alias("time")).agg(points.alias("points"))
         return {row.time: list(row.points) for row in grouped.collect() if row.points}
 
-    acked = trace.acked.select(*TOPIC, "era", "seq", "acked_at")
-    delivered = trace.of("deliver").join(acked, [*TOPIC, "era", "seq"])
     answered = trace.publications.where("acked_at is not null and sent_at is not null")
     # A subscriber may hear of a message before its publisher does.
     lag = F.greatest(F.col("t_wall") - F.col("acked_at"), F.lit(0))
     return {
         "publish to ack": by_time(answered, "sent_at", F.col("acked_at") - F.col("sent_at")),
-        "ack to delivery": by_time(delivered, "acked_at", lag),
+        "ack to delivery": by_time(trace.lags, "acked_at", lag),
     }

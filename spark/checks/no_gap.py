@@ -6,12 +6,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import Prepared, flag
+from spark.prepared import Prepared
 
 
 def check(trace: Prepared) -> DataFrame:
     """Consecutive deliveries differ by one, unless GAP, RESET or `first` explains it."""
-    jump = flag("first") & (F.col("seq") > F.col("expected"))
+    jump = F.col("first") & (F.col("seq") > F.col("expected"))
     wrong = trace.streams.where("kind = 'deliver' and expected >= 0 and seq != expected")
     found = wrong.where(~jump)
     told = sentence("{} expected {}, got {} at {} row {}", "sub", "expected", "seq", "proc", "n")

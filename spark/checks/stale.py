@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import TOPIC, Prepared
+from spark.prepared import Prepared
 
 
 def check(trace: Prepared) -> DataFrame:
@@ -14,14 +14,10 @@ def check(trace: Prepared) -> DataFrame:
 
     Only connections count on which the subscription was answered before the acknowledgement.
     """
-    acked = trace.acked.select(*TOPIC, "era", "seq", "acked_at")
-    lags = (
-        trace.streams.where("kind = 'deliver'")
-        .join(acked, [*TOPIC, "era", "seq"])
-        .where("begun.conn = conn and begun.t_wall < acked_at")
-        .withColumn("lag_ms", ((F.col("t_wall") - F.col("acked_at")) / 1000).cast("long"))
-        .withColumn("all", F.count("*").over(Window.partitionBy("run")))
+    lags = trace.lags.where("open_since < acked_at").withColumn(
+        "lag_ms", F.expr("(t_wall - acked_at) div 1000")
     )
+    totals = lags.groupBy("run").agg(F.count("*").alias("all"))
     faults = F.broadcast(trace.faults.withColumnRenamed("run", "of_run"))
     near = (
         (F.col("run") == F.col("of_run"))
@@ -32,6 +28,7 @@ def check(trace: Prepared) -> DataFrame:
         lags.where(F.col("lag_ms") > trace.bounds.lag_ms)
         .join(faults, near, "left_anti")
         .withColumn("late", F.count("*").over(Window.partitionBy("run")))
+        .join(F.broadcast(totals), "run")
         .where(F.col("late") > F.col("all") * trace.bounds.late_share)
     )
     told = sentence(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
@@ -12,8 +12,8 @@ from spark.prepared import Prepared
 def check(trace: Prepared) -> DataFrame:
     """At most one in a hundred pairs of fault and group is without acks for longer than the bound.
 
-    Silence counts while an acknowledgement is waited for. More than f members taken away at once
-    excuse it; a fault lasts until the cluster had time to heal.
+    Silence counts while an acknowledgement is waited for; a fault lasts until the cluster had time
+    to heal.
     """
     in_group = Window.partitionBy("run", "group").orderBy("acked_at")
     answered = trace.publications.where("sent_at is not null and acked_at is not null")
@@ -33,12 +33,14 @@ def check(trace: Prepared) -> DataFrame:
         .where("on_at <= acked_at and over_at >= since")
         .groupBy(*silence)
         .agg(
-            F.sum("weight").alias("weight"),
+            F.array_distinct(F.flatten(F.collect_list("hits"))).alias("hits"),
+            F.max(F.col("hit").isin("all", "*")).alias("everybody"),
+            F.max(F.col("fault").startswith("zookeeper")).alias("keeper"),
             F.collect_set("id").alias("ids"),
             F.min("fault").alias("fault"),
         )
-        .join(F.broadcast(trace.runs), "run")
-        .where("weight <= faults")
+        .join(F.broadcast(trace.runs.select("run", "faults")), "run")
+        .where(~_excused())
         .select(*silence, "fault", F.explode("ids").alias("id"))
         .groupBy("run", "group", "id")
         .agg(F.max("silence_ms").alias("silence_ms"), F.max("fault").alias("fault"))
@@ -48,3 +50,9 @@ def check(trace: Prepared) -> DataFrame:
     )
     told = sentence("{} ms without an ack after {} ({})", "silence_ms", "fault", "id")
     return violations(found, "UNAVAIL", told)
+
+
+def _excused() -> Column:
+    """More than f members are away, or one is and nobody can be elected while ZooKeeper is."""
+    away = F.size("hits")
+    return F.col("everybody") | (away > F.col("faults")) | (F.col("keeper") & (away > 0))

@@ -13,6 +13,6 @@ from spark.session import local_session
 @pytest.fixture(scope="session")
 def session() -> Iterator[SparkSession]:
     """A local session that ends with the tests."""
-    started = local_session("2")
+    started = local_session(cores="2")
     yield started
     started.stop()
