@@ -206,7 +206,7 @@ class Prepared:
             .withColumn("stream", F.xxhash64(*STREAM))
             .select(
                 *(*STREAM, "stream", "kind", "n", "epoch", "seq", "era", "last_floor", "first"),
-                *("conn", "t_wall", "mid", "extra"),
+                *("conn", "t_wall", "extra"),
                 F.last(says, ignorenulls=True).over(last).alias("expected"),
                 F.last(held, ignorenulls=True).over(last).alias("held"),
                 begun.alias("begun"),

@@ -24,7 +24,7 @@ from spark.schemas import COLUMNS, KINDS, NEEDS, REQUIRED, TRACE
 TOLD = 50  # more faults than a person reads
 CORRUPT = "_corrupt"
 MAGIC = b"PAR1"
-ROW_BYTES = (250, 25)  # of a row as a line, in a table
+ROW_BYTES = (250, 20)  # of a row as a line, in a table
 
 
 class Reading(NamedTuple):

@@ -94,14 +94,15 @@ def _lost_for_subscriptions(trace: Prepared) -> DataFrame:
 def _owing(trace: Prepared) -> DataFrame:
     """Subscriptions that were neither closed nor cut off, and up to when they owe messages."""
     closed = trace.of("sub_close").select(*STREAM)
-    down = trace.few.where("kind = 'link_down'").select("run", "proc", "conn")
+    link = F.xxhash64("conn").alias("link")  # numbers need no sorting
+    down = trace.few.where("kind = 'link_down'").select("run", "proc", link)
     ends = trace.trace.groupBy("run", "proc").agg(F.max("t_wall").alias("end_at"))
     owed_at = F.col("end_at") - trace.bounds.heal_ms * 1000
     return (
         trace.streams.groupBy(*STREAM)
-        .agg(F.max("part").alias("part"), F.max_by("conn", "n").alias("conn"))
+        .agg(F.max("part").alias("part"), F.max_by(link, "n").alias("link"))
         .join(closed.hint("shuffle_hash"), STREAM, "left_anti")
-        .join(F.broadcast(down), ["run", "proc", "conn"], "left_anti")
+        .join(F.broadcast(down), ["run", "proc", "link"], "left_anti")
         .join(F.broadcast(ends), ["run", "proc"])
         .select(*STREAM, "part", owed_at.alias("owed_at"))
     )

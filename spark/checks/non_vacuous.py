@@ -25,7 +25,8 @@ def _missing_happenings(trace: Prepared) -> DataFrame:
 
     kind, outcome = F.col("kind"), extra("outcome")
     opens = F.count_distinct(F.when(kind == "open", F.col("epoch")))
-    by_group = trace.rows.groupBy("run", "group").agg(
+    telling = trace.of("open", "install", "sub_status", "pub_ack", "final_head")
+    by_group = telling.groupBy("run", "group").agg(
         (opens > 1).alias("takeover"),
         seen(kind == "install").alias("sync"),
         seen((kind == "sub_status") & (outcome == "gap")).alias("gap"),
@@ -43,13 +44,19 @@ def _missing_happenings(trace: Prepared) -> DataFrame:
         F.sum(F.col("traffic").cast("int")).alias("busy"),
         *(F.max(name).alias(name) for name in wanted),
     )
-    absent = F.array(*(F.when(~F.col(name), F.lit(f"no {name} happened")) for name in wanted))
+    lacks = [F.coalesce(~F.col(name), F.lit(True)) for name in wanted]
+    absent = F.array(
+        *(
+            F.when(lack, F.lit(f"no {name} happened"))
+            for name, lack in zip(wanted, lacks, strict=True)
+        )
+    )
     few = F.when(
         F.coalesce("busy", F.lit(0)) < F.col("groups"),
         sentence("{} of {} groups had traffic", "busy", "groups"),
     )
     found = (
-        trace.runs.join(by_run, "run")
+        trace.runs.join(by_run, "run", "left")
         .select("run", F.explode(F.concat(absent, F.array(few))).alias("lacks"))
         .where(F.col("lacks").isNotNull())
     )
