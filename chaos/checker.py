@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
+from chaos import checks_of_copies as copies
 from chaos import checks_of_members as members
 from chaos import checks_of_messages as messages
 from chaos.ledger import Bounds, Ledger, Row, Violation
@@ -25,7 +26,7 @@ CHECKS: dict[str, Callable[[Ledger], Iterator[Violation]]] = {
     "EPOCH_MONO": members.epoch_mono,
     "ONE_COORD": members.one_coord,
     "NO_BELOW_PROMISE": members.no_below_promise,
-    "COMMIT_BEFORE_SEE": members.commit_before_see,
+    "COMMIT_BEFORE_SEE": copies.commit_before_see,
     "RECOVER_SILENT": members.recover_silent,
     "HONEST_GAP": messages.honest_gap,
     "ACK_TRUTH": messages.ack_truth,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from chaos.checks_of_messages import found
-from chaos.ledger import Fault, Key, Ledger, Row, Violation, extra, flag, life, number, position
+from chaos.ledger import Fault, Key, Ledger, Row, Violation, extra, flag, life, number
 
 
 def epoch_mono(ledger: Ledger) -> Iterator[Violation]:
@@ -50,40 +50,19 @@ def no_below_promise(ledger: Ledger) -> Iterator[Violation]:
                 yield found(ledger, "NO_BELOW_PROMISE", row, witness)
 
 
-def commit_before_see(ledger: Ledger) -> Iterator[Violation]:
-    """What was delivered or acknowledged was stored by Q lives of members."""
-    copies = ledger.setting("boot", "copies", 1)
-    stored: dict[Key, set[Key]] = defaultdict(set)
-    index: dict[Key, int] = defaultdict(int)
-    for row in ledger.of("append", "commit"):
-        if row.get("topic") is not None:
-            stored[position(row)].add(life(row))
-            index[position(row)] = max(index[position(row)], row["idx"])
-    installs = list(ledger.of("install"))
-    seen = {position(row): row for row in ledger.of("deliver")}
-    seen |= {position(acked.row): acked.row for acked in ledger.acked}
-    for key, row in seen.items():
-        holders = stored.get(key, set()) | {
-            life(state)
-            for state in installs
-            if key in stored
-            and state["group"] == row["group"]
-            and state["idx"] >= index[key]
-            and ledger.era(state) == ledger.era(row)
-        }
-        if len(holders) < copies:
-            witness = f"{row['seq']} of epoch {row['epoch']}: {len(holders)} of {copies} copies"
-            yield found(ledger, "COMMIT_BEFORE_SEE", row, witness)
-
-
 def recover_silent(ledger: Ledger) -> Iterator[Violation]:
     """Before it is normal in a group, a life gives no counted promise and no acknowledgement."""
-    for rows in ledger.lives("promise", "ack", "normal").values():
+    kinds = ("promise", "ack", "normal", "install", "append", "commit")
+    for rows in ledger.lives(*kinds).values():
+        installed = False
         for row in rows:
-            if row["kind"] == "normal":
+            kind = row["kind"]
+            if kind == "normal":
                 break
-            if row["kind"] == "ack" or flag(row, "normal"):
-                yield found(ledger, "RECOVER_SILENT", row, f"{row['kind']} of {row['proc']}")
+            installed = installed or kind == "install"
+            counted = kind == "ack" or (kind == "promise" and flag(row, "normal"))
+            if counted or (kind in {"append", "commit"} and not installed):
+                yield found(ledger, "RECOVER_SILENT", row, f"{kind} of {row['proc']}")
 
 
 def unavail(ledger: Ledger) -> Iterator[Violation]:
@@ -102,15 +81,22 @@ def unavail(ledger: Ledger) -> Iterator[Violation]:
             if silence <= ledger.bounds.silence_ms:
                 continue
             near = _near(ledger, since, acked)
-            if contact in {fault.hit for fault in near.values()}:
-                continue
-            if sum(fault.weight for fault in near.values()) <= ledger.setting("run", "faults", 1):
+            at_hit = contact in {fault.hit for fault in near.values()}
+            if not at_hit and not _excused(ledger, near):
                 for name in near:
                     late[group, name] = max(silence, late.get((group, name), 0))
     if len(late) > len(by_group) * len(ledger.faults) * ledger.bounds.late_share:
         for (group, name), silence in late.items():
             witness = f"{silence} ms without an ack after {name}"
             yield Violation(ledger.run, "UNAVAIL", group, None, witness)
+
+
+def _excused(ledger: Ledger, near: dict[str, Fault]) -> bool:
+    """More than f members are away, or one is and nobody can be elected while ZooKeeper is."""
+    away = {member for fault in near.values() for member in fault.hits}
+    everybody = any(fault.hit in {"all", "*"} for fault in near.values())
+    keeper = any(fault.name.startswith("zookeeper") for fault in near.values())
+    return everybody or len(away) > ledger.setting("run", "faults", 1) or (keeper and bool(away))
 
 
 def _near(ledger: Ledger, since: int, until: int) -> dict[str, Fault]:

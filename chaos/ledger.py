@@ -6,6 +6,7 @@ within a process order is by `n`.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,13 +42,16 @@ class Violation(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault that happened; it is over when the cluster had time to heal."""
+    """A fault that happened; it is over when the cluster had time to heal.
+
+    `hits` are the members that it may take away; of a broken pair, one is enough.
+    """
 
     name: str
     on_at: int
     over_at: float
-    weight: int
     hit: str  # whom, when its target is a role
+    hits: frozenset[str]
 
 
 class Acked(NamedTuple):
@@ -145,6 +149,12 @@ class Ledger:
         return max((number(row, key) or 0 for row in self.of(kind)), default=default) or default
 
     @cached_property
+    def copies(self) -> int:
+        """Q, as the plan or the members state it."""
+        planned = max((number(row, "faults") or 0 for row in self.of("run")), default=0) + 1
+        return max(planned, self.setting("boot", "copies", 1))
+
+    @cached_property
     def commits(self) -> list[Row]:
         """Messages as they were applied."""
         return [row for row in self.of("commit") if row.get("topic") is not None]
@@ -196,13 +206,15 @@ class Ledger:
     @cached_property
     def faults(self) -> dict[str, Fault]:
         """The faults that happened, by id."""
+        members = {row["node"] for row in self.of("boot")}
         found: dict[str, Fault] = {}
         for row in self.of("fault_on", "fault_off"):
-            name, at, target = extra(row, "id"), row["t_wall"], extra(row, "target") or ""
-            weight = 1000 if target in {"all", "*"} else len(target.split(","))
+            name, at = extra(row, "id"), row["t_wall"]
             if row["kind"] == "fault_on":
-                hit = extra(row, "hit") or target
-                found[name] = Fault(extra(row, "fault"), at, float("inf"), weight, hit)
+                hit = extra(row, "hit") or extra(row, "target") or ""
+                hits = [node for node in re.split("[,|>]", hit) if node in members]
+                some = hits[:1] if re.search("[|>]", hit) else hits
+                found[name] = Fault(extra(row, "fault"), at, float("inf"), hit, frozenset(some))
             elif name in found:
                 over = at + self.bounds.heal_ms * 1000
                 found[name] = found[name]._replace(over_at=over)

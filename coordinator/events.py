@@ -131,7 +131,7 @@ class Watch(Protocol):
     """
 
     def noted(self, note: Note) -> None:
-        """A note for logs too, or one for traces only: promised, ack, install, floor."""
+        """A note for logs too, or for traces only: promised, ack, quorum, told, install, floor."""
 
     def stored(self, g: int, first: int, entries: Sequence[Entry], *, own: bool) -> None:
         """Entries are put into a log from an index on; `own`: this member stamped them."""

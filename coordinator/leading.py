@@ -285,11 +285,20 @@ class Leading:
         rank = replica.ctx.cluster.copies - 2  # this member holds everything
         held = copies[rank] if rank >= 0 else replica.log.last
         if held > replica.commit and replica.log.epoch_at(held) == self.epoch:
+            if replica.ctx.watch is not None and rank >= 0:
+                replica.ctx.tell_watch("quorum", replica.g, self.epoch, held, self._holders(held))
             replica.advance(held)
             if replica.ctx.cluster.copies > 2:
                 self.changed()
             if self.barriers and self.barrier_at <= replica.commit:
                 self._raise_barrier()
+
+    def _holders(self, idx: int) -> str:
+        """The lives of other members that acknowledged an index, as traces name them."""
+        peers = self.replica.ctx.peers
+        return ",".join(
+            f"{m}-{peers[m].boot.n}" for m, f in self.followers.items() if f.match >= idx
+        )
 
     def applied(self, first: int, entries: list[Entry]) -> None:
         """Entries went from the tail into the applied state."""

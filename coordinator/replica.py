@@ -170,6 +170,8 @@ class Replica:
         # The coordinator and this member are two: with Q = 2 that is a commit.
         if ctx.cluster.copies == 2 and proved > self.commit and self.log.epoch_at(proved) == epoch:
             committed = proved
+        elif committed > self.commit:
+            ctx.tell_watch("told", self.g, epoch, committed)
         if committed > self.commit:
             self.advance(committed)
 
@@ -233,6 +235,7 @@ class Replica:
         elif self.normal and message.epoch == self.promised and self.role is Role.FOLLOWER:
             committed = min(message.idx, self.verified)
             if committed > self.commit:
+                self.ctx.tell_watch("told", self.g, message.epoch, committed)
                 self.advance(committed)
 
     # ---- catching up from any NORMAL member ----------------------------------------------------
@@ -265,6 +268,7 @@ class Replica:
         # Without this an App of an older epoch could still be stored behind these entries.
         if fresh[-1].epoch > self.promised:
             self.promise(fresh[-1].epoch, "")
+        self.ctx.tell_watch("told", self.g, self.promised, upto)
         self.advance(upto)
         self.ctx.send(peer, CatchReq(self.g, self.floor, upto))  # there may be more
 

@@ -161,6 +161,7 @@ class Bid:
         commits = {m: p.commit for m, p in self.proms.items() if p.normal}
         committed = max(commits.values(), default=0)
         if committed > r.commit:
+            r.ctx.tell_watch("told", r.g, self.epoch, committed)
             r.advance(committed)
         r.role = Role.COORDINATOR
         r.bid = None

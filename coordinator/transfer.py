@@ -176,6 +176,7 @@ class Incoming:
         if r.ctx.cluster.copies == 2 and r.log.last_epoch == self.epoch:
             commit = last
         if commit > r.commit:
+            r.ctx.tell_watch("told", r.g, self.epoch, commit)
             r.apply_log(commit)
         r.ctx.ready.installed.append(r.g)
         r.contact.settle_installed()

@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 from spark.faults import TraceError
 from spark.follow import follow
 from spark.job import BAD_INPUT, add_arguments, bounds_of, judge, run
-from spark.reading import read_trace
+from spark.reading import read_trace, rows_in
 from spark.report import claim_report
 from spark.session import local_session
 
 PATIENCE = 60.0
+FOLLOWED = 5_000_000  # rows that a run which is followed may come to have
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     convert.add_argument("--out", required=True)
     given = parser.parse_args(arguments)
     try:
-        session = local_session()
+        follows = given.command == "check" and given.follow
+        session = local_session(FOLLOWED if follows else rows_in(given.traces))
         try:
             if given.command == "convert":
                 return _convert(session, given)
-            return follow_and_judge(session, given) if given.follow else run(session, given)
+            return follow_and_judge(session, given) if follows else run(session, given)
         finally:
             session.stop()
     except TraceError as wrong:

@@ -3,8 +3,12 @@
 A topic lies in one group, so whatever is asked per topic, publisher, subscription or index needs no
 further shuffle. Invariant: `run` is part of every key, no check looks across runs.
 
+Cost is linear in rows, so a check may go over all rows once in a frame that is shared (`rows`,
+`positions`, `streams`, `acts`); whatever it joins beyond that has been reduced before.
+
 `era` is the floor that a position belongs to: the highest known floor at or below its epoch.
 `last_floor` is the highest floor of its group. A position whose era is below it was given up.
+`place` is the number of a member in its run, from 1, so that sets of members are bits of a number.
 """
 
 from __future__ import annotations
@@ -13,38 +17,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
+from spark.acts import broken_acts
 from spark.bounds import Bounds
+from spark.columns import POSITION, PUBLICATION, STREAM, TOPIC, before, bit, extra, flag, until
 
-TOPIC = ["run", "group", "topic"]
-POSITION = [*TOPIC, "epoch", "seq"]
-PUBLICATION = [*TOPIC, "pid", "pseq"]
-STREAM = [*TOPIC, "proc", "sub"]
-LIFE = ["run", "group", "proc"]
+__all__ = ["POSITION", "PUBLICATION", "STREAM", "TOPIC", "Prepared", "extra", "flag"]
 
-
-def extra(key: str) -> Column:
-    """One value of `extra`, as a string."""
-    return F.col("extra").getItem(key)
-
-
-def flag(key: str) -> Column:
-    """One value of `extra` as yes or no; absent is no."""
-    return F.coalesce(F.lower(extra(key)).isin("true", "1"), F.lit(False))
-
-
-def before(keys: list[str]) -> WindowSpec:
-    """The rows of a process that precede this one."""
-    frame = Window.partitionBy(*keys).orderBy("n")
-    return frame.rowsBetween(Window.unboundedPreceding, -1)
-
-
-def until(keys: list[str]) -> WindowSpec:
-    """The rows of a process up to this one, included."""
-    frame = Window.partitionBy(*keys).orderBy("n")
-    return frame.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+# Most rows are of these kinds; what they say in `extra` is in columns of its own.
+MANY = ("append", "commit", "ack", "deliver", "final_read")
+FREQUENT = (*MANY, "pub_send", "pub_ack", "quorum")
+COLUMNS = (
+    *("run", "group", "node", "boot", "proc", "t_mono", "t_wall", "n", "kind", "topic"),
+    *("epoch", "seq", "idx", "pid", "pseq", "mid", "sub", "conn"),
+)
 
 
 @dataclass(frozen=True)
@@ -56,43 +44,68 @@ class Prepared:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """Rows that name a group, with era and last_floor; the one shuffle that is shared."""
-        floors = (
-            self.trace.where(F.col("kind").isin("open", "normal", "floor"))
-            .select(
-                "run",
-                "group",
-                F.when(F.col("kind") == "floor", F.col("epoch"))
-                .otherwise(extra("floor").cast("long"))
-                .alias("floor"),
-            )
-            .groupBy("run", "group")
-            .agg(F.collect_set("floor").alias("floors"))
-        )
-        reached = F.filter("floors", lambda floor: floor <= F.col("epoch"))
+        """Rows that name a group, with era, last_floor and place; the one shuffle that is shared.
+
+        `own`: an entry that its coordinator made; `first`: a delivery behind a forgotten history.
+        """
+        one = F.when(F.col("floors")[0] <= F.col("epoch"), F.col("floors")[0])
+        some = F.array_max(F.filter("floors", lambda floor: floor <= F.col("epoch")))
+        whose = F.when(F.col("kind").startswith("final_"), extra("member")).otherwise(F.col("node"))
         return (
             self.trace.where(F.col("group").isNotNull())
-            .join(F.broadcast(floors), ["run", "group"], "left")
-            .withColumn("era", F.coalesce(F.array_max(reached), F.lit(0)))
-            .withColumn("last_floor", F.coalesce(F.array_max("floors"), F.lit(0)))
-            .drop("floors")
+            .join(F.broadcast(self._floors), ["run", "group"], "left")
+            .join(F.broadcast(self.runs.select("run", "nodes")), "run", "left")
+            .select(
+                *COLUMNS,
+                F.coalesce(F.when(F.size("floors") == 1, one).otherwise(some), F.lit(0)).alias(
+                    "era"
+                ),
+                F.coalesce(F.array_max("floors"), F.lit(0)).alias("last_floor"),
+                F.coalesce(F.array_position("nodes", whose), F.lit(0)).cast("int").alias("place"),
+                (extra("role") == "coordinator").alias("own"),
+                flag("first").alias("first"),
+                F.when(~F.col("kind").isin(*MANY), F.col("extra")).alias("extra"),
+            )
             .repartition("run", "group")
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
 
     @cached_property
+    def _floors(self) -> DataFrame:
+        floor = F.when(F.col("kind") == "floor", F.col("epoch"))
+        return (
+            self._side.where(F.col("kind").isin("open", "normal", "floor"))
+            .select("run", "group", floor.otherwise(extra("floor").cast("long")).alias("floor"))
+            .groupBy("run", "group")
+            .agg(F.collect_set("floor").alias("floors"))
+        )
+
+    @cached_property
+    def _side(self) -> DataFrame:
+        """What must be known before the shuffle."""
+        early = F.col("group").isNull() | F.col("kind").isin("open", "normal", "floor")
+        return self.trace.where(early).persist(StorageLevel.MEMORY_AND_DISK)
+
+    @cached_property
+    def rare(self) -> DataFrame:
+        """Rows of all kinds but the frequent ones."""
+        kinds = F.col("kind").isin(*FREQUENT)
+        return self.rows.where(~kinds).persist(StorageLevel.MEMORY_AND_DISK)
+
+    @cached_property
     def few(self) -> DataFrame:
         """Rows without a group: of the runner, the nemesis, boots and links."""
-        return self.trace.where(F.col("group").isNull()).persist(StorageLevel.MEMORY_AND_DISK)
+        return self._side.where(F.col("group").isNull())
 
     @cached_property
     def runs(self) -> DataFrame:
-        """One row per run: its numbers, what it requires, and Q as the members state it."""
+        """One row per run: its numbers, members, what it requires; Q of the plan or of members."""
 
         def number(kind: str, key: str, default: int) -> Column:
             told = F.max(F.when(F.col("kind") == kind, extra(key).cast("long")))
             return F.coalesce(told, F.lit(default)).alias(key)
 
+        booted = F.when(F.col("kind") == "boot", F.col("node"))
         return (
             self.few.groupBy("run")
             .agg(
@@ -102,38 +115,67 @@ class Prepared:
                 number("run", "max_age_ms", 180_000),
                 number("boot", "copies", 1),
                 F.max(F.when(F.col("kind") == "run", extra("require"))).alias("require"),
+                number("boot", "sample", 1),
+                F.max(F.when(F.col("kind") == "run", extra("faults").cast("long"))).alias("f"),
+                F.sort_array(F.collect_set(booted)).alias("nodes"),
             )
+            .withColumn("copies", F.greatest("copies", F.coalesce(F.col("f") + 1, F.lit(1))))
+            .drop("f")
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
 
     def of(self, *kinds: str) -> DataFrame:
         """Rows of these kinds."""
-        return self.rows.where(F.col("kind").isin(*kinds))
+        rows = self.rows if set(kinds) & set(FREQUENT) else self.rare
+        return rows.where(F.col("kind").isin(*kinds))
+
+    @cached_property
+    def positions(self) -> DataFrame:
+        """What was seen of each message of each publisher at each place: who, when, how often.
+
+        Subscribers and final readers do not know the publisher: theirs are rows of their own.
+        Only numbers are gathered, so that nothing needs to be sorted.
+        """
+        kind = F.col("kind")
+        rows = self.of("append", "commit", "deliver", "pub_ack", "final_read")
+        return (
+            rows.where("epoch > 0 and topic is not null")
+            .groupBy(*POSITION, "mid", "pid", "pseq", "era", "last_floor")
+            .agg(
+                F.sum((kind == "commit").cast("int")).alias("commits"),
+                F.sum((kind != "append").cast("int")).alias("shown"),
+                F.sum((kind == "deliver").cast("int")).alias("delivered"),
+                F.max("idx").alias("idx"),
+                F.bit_or(F.when(kind.isin("append", "commit"), bit("place"))).alias("stored"),
+                F.bit_or(F.when(kind == "final_read", bit("place"))).alias("read"),
+                F.min(F.when(kind == "pub_ack", F.col("t_wall"))).alias("acked_at"),
+            )
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
 
     @cached_property
     def commits(self) -> DataFrame:
-        """Messages as they were applied."""
-        return self.of("commit").where(F.col("topic").isNotNull())
+        """Messages that were applied anywhere, each once."""
+        return self.positions.where("commits > 0")
 
     @cached_property
     def acked(self) -> DataFrame:
         """Acknowledged publications at a known position, each with its first acknowledgement."""
-        return (
-            self.of("pub_ack")
-            .where("epoch > 0")
-            .groupBy(*PUBLICATION, "mid", "era", "last_floor", "epoch", "seq")
-            .agg(F.min("t_wall").alias("acked_at"))
-        )
+        return self.positions.where("acked_at is not null")
 
     @cached_property
     def publications(self) -> DataFrame:
         """Publications with a number: first and last given to a connection, first acknowledged."""
         rows = self.of("pub_send", "pub_ack").where(F.col("pid").isNotNull())
         sent = F.col("kind") == "pub_send"
-        return rows.groupBy(*PUBLICATION).agg(
-            F.min(F.when(sent, F.col("t_wall"))).alias("sent_at"),
-            F.max_by("conn", F.when(sent, F.col("n"))).alias("conn"),
-            F.min(F.when(F.col("kind") == "pub_ack", F.col("t_wall"))).alias("acked_at"),
+        return (
+            rows.groupBy(*PUBLICATION)
+            .agg(
+                F.min(F.when(sent, F.col("t_wall"))).alias("sent_at"),
+                F.max_by("conn", F.when(sent, F.col("n"))).alias("conn"),
+                F.min(F.when(F.col("kind") == "pub_ack", F.col("t_wall"))).alias("acked_at"),
+            )
+            .persist(StorageLevel.MEMORY_AND_DISK)
         )
 
     @cached_property
@@ -141,7 +183,9 @@ class Prepared:
         """What each subscription was told, with what was to come next before each row.
 
         `expected` is a sequence; -1 where anything may come (fresh, reset); null: nothing is known.
-        `part` counts the pieces between gaps, resets and openings.
+        `part` counts the pieces between gaps, resets and openings; `above` is the highest epoch
+        before; `open_since`: when this connection said how it goes on; `position`: what was held
+        when it said so.
         """
         outcome = extra("outcome")
         status = F.col("kind") == "sub_status"
@@ -156,42 +200,93 @@ class Prepared:
             F.col("kind").isin("deliver", "sub_open") & F.col("seq").isNotNull(),
             F.struct("epoch", "seq", "era"),
         )
+        delivered = F.when(F.col("kind") == "deliver", F.col("epoch"))
+        told = F.when(status, F.struct("conn", "t_wall"))
+        last = before("stream")
+        begun = F.last(told, ignorenulls=True).over(last)
         return (
             self.of("sub_open", "sub_status", "deliver")
-            .withColumn("says", says)
-            .withColumn("held", held)
-            .withColumn("told", F.when(status, F.struct("conn", "t_wall")))
-            .withColumn("expected", F.last("says", ignorenulls=True).over(before(STREAM)))
-            .withColumn("position", F.last("held", ignorenulls=True).over(before(STREAM)))
-            .withColumn("begun", F.last("told", ignorenulls=True).over(before(STREAM)))
-            .withColumn("part", F.sum(anew.cast("int")).over(until(STREAM)))
+            .withColumn("stream", F.xxhash64(*STREAM))
+            .select(
+                *(*STREAM, "stream", "kind", "n", "epoch", "seq", "era", "last_floor", "first"),
+                *("conn", "t_wall", "extra"),
+                F.last(says, ignorenulls=True).over(last).alias("expected"),
+                F.last(held, ignorenulls=True).over(last).alias("held"),
+                begun.alias("begun"),
+                F.max(delivered).over(last).alias("above"),
+                F.sum(anew.cast("int")).over(until("stream")).alias("part"),
+            )
+            .withColumn("position", F.when(status, F.col("held")))
+            .withColumn("open_since", F.when(F.expr("begun.conn = conn"), F.col("begun.t_wall")))
+            .drop("held", "begun", "stream")
             .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+
+    @cached_property
+    def parts(self) -> DataFrame:
+        """The pieces of subscriptions between gaps, resets and openings: what came in them.
+
+        `jumped`: not all of it came in its order.
+        """
+        jumped = (F.col("expected") >= 0) & (F.col("seq") != F.col("expected"))
+        return (
+            self.streams.where("kind = 'deliver'")
+            .groupBy(*STREAM, "part", "era")
+            .agg(
+                F.min("seq").alias("low"),
+                F.max("seq").alias("high"),
+                F.count("*").alias("count"),
+                F.coalesce(F.max(jumped), F.lit(False)).alias("jumped"),
+            )
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+
+    @cached_property
+    def acts(self) -> DataFrame:
+        """What members did against a rule; see spark/acts.py."""
+        return broken_acts(self)
+
+    @cached_property
+    def lags(self) -> DataFrame:
+        """Deliveries of acknowledged messages, with the moment of the acknowledgement.
+
+        Only those on connections on which the subscription was answered before that, and of clients
+        that do not read slowly on purpose.
+        """
+        acked = self.acked.select(*TOPIC, "era", "seq", "acked_at").hint("shuffle_hash")
+        return (
+            self.streams.where("kind = 'deliver'")
+            .join(F.broadcast(self.slow), ["run", "sub"], "left_anti")
+            .join(acked, [*TOPIC, "era", "seq"])
+            .where("open_since < acked_at")
         )
 
     @cached_property
     def faults(self) -> DataFrame:
         """Faults as intervals that end when the cluster may be expected to be whole again.
 
-        `weight` is how many members a fault may take away; `all` takes more than any f. `hit` is
-        whom it turned out to be.
+        `hit` is whom it turned out to be; `hits` are the members that it may take away: of a broken
+        pair, one is enough.
         """
         whole = F.lit(self.bounds.heal_ms * 1000)
-        target = F.coalesce(F.max(extra("target")), F.lit(""))
         off = F.max(F.when(F.col("kind") == "fault_off", F.col("t_wall")))
+        hit = F.coalesce(F.max(extra("hit")), F.max(extra("target")), F.lit(""))
+        names = F.array_intersect(F.split("hit", "[,|>]"), F.col("nodes"))
+        pair = F.col("hit").rlike("[|>]")
         return (
             self.few.where(F.col("kind").isin("fault_on", "fault_off"))
             .withColumn("id", extra("id"))
             .groupBy("run", "id")
             .agg(
                 F.max(extra("fault")).alias("fault"),
-                F.coalesce(F.max(extra("hit")), F.max(extra("target"))).alias("hit"),
                 F.min(F.when(F.col("kind") == "fault_on", F.col("t_wall"))).alias("on_at"),
                 F.coalesce(off + whole, F.lit(2**62)).alias("over_at"),
-                F.when(target.isin("all", "*"), F.lit(1000))
-                .otherwise(F.size(F.split(target, ",")))
-                .alias("weight"),
+                hit.alias("hit"),
             )
             .where(F.col("on_at").isNotNull())
+            .join(F.broadcast(self.runs.select("run", "nodes")), "run")
+            .withColumn("hits", F.when(pair, F.slice(names, 1, 1)).otherwise(names))
+            .drop("nodes")
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
 
@@ -210,22 +305,16 @@ class Prepared:
         return self.of("final_head").select(
             *TOPIC,
             extra("member").alias("member"),
+            "place",
             F.col("era").alias("head_era"),
             F.col("epoch").alias("head_epoch"),
             F.col("seq").alias("head_seq"),
-            extra("first").cast("long").alias("first"),
+            extra("first").cast("long").alias("head_first"),
             F.col("t_wall").alias("read_at"),
-        )
-
-    @cached_property
-    def reads(self) -> DataFrame:
-        """The messages that each member held, after healing."""
-        return self.of("final_read").select(
-            *TOPIC, extra("member").alias("member"), "epoch", "seq", "mid"
         )
 
     def release(self) -> None:
         """Give the memory of the shared frames back."""
-        for name in ("rows", "few", "runs", "streams", "faults"):
-            if name in self.__dict__:
-                self.__dict__[name].unpersist()
+        for frame in list(self.__dict__.values()):
+            if isinstance(frame, DataFrame) and frame is not self.trace and frame.is_cached:
+                frame.unpersist()

@@ -24,6 +24,7 @@ from spark.schemas import COLUMNS, KINDS, NEEDS, REQUIRED, TRACE
 TOLD = 50  # more faults than a person reads
 CORRUPT = "_corrupt"
 MAGIC = b"PAR1"
+ROW_BYTES = (250, 20)  # of a row as a line, in a table
 
 
 class Reading(NamedTuple):
@@ -42,12 +43,24 @@ def read_trace(session: SparkSession, traces: str) -> Reading:
         remedy = "check one of the two: convert to a directory of its own"
         raise TraceError("MIXED_TRACE", f"{traces} has .jsonl and .parquet files", remedy)
     if lines:
-        return checked(_json_lines(session, lines), [])
+        # Parsing lines costs more than everything else: once is enough.
+        rows = _json_lines(session, lines).persist(StorageLevel.MEMORY_AND_DISK)
+        return checked(rows, [])
     whole = [path for path in tables if _is_whole(path)]
     broken = [TraceFault(p.name, "whole file", "no Parquet file") for p in tables if p not in whole]
     if not whole:
         raise TraceError("NO_TRACE", f"no Parquet file of {traces} can be read")
     return checked(_parquet(session, [str(path) for path in whole]), broken)
+
+
+def rows_in(traces: str) -> int:
+    """About how many rows there are, by the size of the files; 0 where that is not known."""
+    path = Path(traces)
+    if "://" in traces or not path.exists():
+        return 0
+    lines, tables = _files(path)
+    lengths = (sum(file.stat().st_size for file in files) for files in (lines, tables))
+    return sum(length // each for length, each in zip(lengths, ROW_BYTES, strict=True))
 
 
 def _files(traces: Path) -> tuple[list[Path], list[Path]]:
@@ -111,22 +124,59 @@ def _parquet(session: SparkSession, files: Sequence[str]) -> DataFrame:
 
 
 def checked(found: DataFrame, faults: list[TraceFault]) -> Reading:
-    """What can be used of the rows found, and what is wrong with the others."""
-    rows = found.withColumn("wrong", _wrong()).persist(StorageLevel.MEMORY_AND_DISK)
-    bad = rows.where(F.col("wrong").isNotNull()).select("file", "raw", "proc", "n", "wrong")
-    usable = rows.where(F.col("wrong").isNull())
-    told = [
-        TraceFault(_name(row.file), _place(row.file, row.raw, row.proc, row.n), row.wrong)
-        for row in bad.limit(TOLD).collect()
-    ]
-    holes = [
-        TraceFault(_name(row.file), _place(row.file, row.raw, row.proc, row.n), row.wrong)
-        for row in _holes(usable).limit(TOLD).collect()
-    ]
-    if usable.isEmpty():
+    """Tell what is wrong; rows are only filtered where some are."""
+    usable, bad, suspects = _tally(found)
+    told = _placed(found.where(~_is_right()).withColumn("wrong", _wrong())) if bad else []
+    if not usable:
         said = "".join(f"\n  {fault}" for fault in [*faults, *told])
         raise TraceError("NO_ROWS", f"the trace has no row that can be read{said}")
-    return Reading(usable.select(*COLUMNS), [*faults, *told, *holes])
+    rows = found.where(_is_right()) if bad else found
+    holes = _placed(_holes(rows, suspects)) if suspects else []
+    return Reading(rows.select(*COLUMNS), [*faults, *told, *holes])
+
+
+def _tally(found: DataFrame) -> tuple[int, int, list[tuple[str, str]]]:
+    """How many rows are right and wrong, and the processes whose numbers are not 0, 1, 2, ...
+
+    Numbers are gathered in bitmaps of a few thousand each: no process is sorted as a whole.
+    """
+    right = _is_right()
+    number = F.when(right, F.col("n"))
+    some = F.bitmap_construct_agg(F.bitmap_bit_position(number))
+    by_process = (
+        found.groupBy("run", "proc", F.bitmap_bucket_number(number).alias("bucket"))
+        .agg(
+            F.count("*").alias("all"),
+            F.count(number).alias("right"),
+            F.bitmap_count(some).alias("distinct"),
+            F.max(number).alias("last"),
+        )
+        .groupBy("run", "proc")
+        .agg(*(F.sum(name).alias(name) for name in ("all", "right", "distinct")), F.max("last"))
+        .withColumnRenamed("max(last)", "last")
+    )
+    odd = (F.col("right") != F.col("distinct")) | (F.col("last") + 1 != F.col("right"))
+    rows = by_process.groupBy(F.coalesce(odd, F.lit(False)).alias("odd")).agg(
+        F.sum("all").alias("all"),
+        F.sum("right").alias("right"),
+        F.slice(F.collect_list(F.struct("run", "proc")), 1, TOLD).alias("some"),
+    )
+    usable, total, suspects = 0, 0, []
+    for row in rows.collect():
+        usable, total = usable + row.right, total + row["all"]
+        suspects += [(one.run, one.proc) for one in row.some] if row.odd else []
+    return usable, total - usable, suspects
+
+
+def _is_right() -> Column:
+    """Whether a row by itself can be used."""
+    right = F.col(CORRUPT).isNull() & F.col("kind").isin(*KINDS)
+    for column in COLUMNS:
+        if column in REQUIRED:
+            right = right & F.col(column).isNotNull()
+        elif kinds := [kind for kind, needs in NEEDS.items() if column in needs]:
+            right = right & (F.col(column).isNotNull() | ~F.col("kind").isin(*kinds))
+    return F.coalesce(right, F.lit(False))
 
 
 def _wrong() -> Column:
@@ -146,31 +196,55 @@ def _wrong() -> Column:
     )
 
 
-def _holes(rows: DataFrame) -> DataFrame:
+def _holes(rows: DataFrame, suspects: list[tuple[str, str]]) -> DataFrame:
     """Rows before which others of their process are missing, or which are there twice."""
     in_process = Window.partitionBy("run", "proc").orderBy("n")
     previous = F.lag("n", 1, -1).over(in_process)
     wrong = F.when(F.col("n") == F.col("previous"), F.lit("this row is there twice")).otherwise(
         F.concat(F.lit("rows after "), F.col("previous"), F.lit(" are missing in "), F.col("proc"))
     )
+    theirs = F.lit(False)
+    for run, proc in suspects:
+        theirs = theirs | ((F.col("run") == run) & (F.col("proc") == proc))
     return (
-        rows.drop("wrong")
+        rows.where(theirs)
+        .select("file", "raw", "run", "proc", "n")
         .withColumn("previous", previous)
         .where("n != previous + 1")
         .select("file", "raw", "proc", "n", wrong.alias("wrong"))
     )
 
 
+def _placed(bad: DataFrame) -> list[TraceFault]:
+    """The faults by file and line; each file is read once, however many of its rows are wrong."""
+    rows = bad.select("file", "raw", "proc", "n", "wrong").limit(TOLD).collect()
+    lines: dict[str, dict[str, int]] = {}
+    for file in {row.file for row in rows}:
+        lines[file] = _lines(file, {row.raw for row in rows if row.file == file and row.raw})
+    return [
+        TraceFault(
+            _name(row.file),
+            f"line {lines[row.file][row.raw]}"
+            if row.raw in lines[row.file]
+            else f"row {row.n} of {row.proc}",
+            row.wrong,
+        )
+        for row in rows
+    ]
+
+
 def _name(address: str) -> str:
     return unquote(address.rsplit("/", 1)[-1])
 
 
-def _place(address: str, raw: str | None, proc: str | None, n: int | None) -> str:
-    """The line, if the file lies here; else the number that the row has in its process."""
+def _lines(address: str, wanted: set[str]) -> dict[str, int]:
+    """The numbers of these lines, if the file lies here."""
     path = Path(unquote(urlsplit(address).path))
-    if raw is not None and path.is_file():
+    found: dict[str, int] = {}
+    if wanted and path.is_file():
         with path.open(errors="replace") as opened:
             for number, line in enumerate(opened, 1):
-                if line.rstrip("\r\n") == raw:
-                    return f"line {number}"
-    return f"row {n} of {proc}"
+                text = line.rstrip("\r\n")
+                if text in wanted:
+                    found.setdefault(text, number)
+    return found

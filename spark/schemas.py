@@ -55,7 +55,8 @@ VIOLATION = StructType(
 
 KINDS = (
     *("run", "plan", "phase", "fault_on", "fault_off", "boot", "elect", "promise", "open"),
-    *("append", "commit", "ack", "install", "normal", "floor", "step_down", "isolate", "window"),
+    *("append", "commit", "ack", "quorum", "told", "install", "normal", "floor", "step_down"),
+    *("isolate", "window"),
     *("pub_send", "pub_ack", "pub_nack", "sub_open", "sub_status", "deliver", "sub_close"),
     *("link_up", "link_down", "final_read", "final_head", "end"),
 )
@@ -67,7 +68,7 @@ _ENDED = ("topic", "group", "epoch", "seq")
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("elect", "floor", "step_down"), ("group", "epoch")),
     **dict.fromkeys(
-        ("promise", "open", "append", "commit", "ack", "install", "normal"),
+        ("promise", "open", "append", "commit", "ack", "quorum", "told", "install", "normal"),
         ("group", "epoch", "idx"),
     ),
     "window": ("group", "topic", "seq"),

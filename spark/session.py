@@ -17,21 +17,21 @@ from pyspark.sql import SparkSession
 
 from spark.faults import TraceError
 
-# Small traces on one machine: few partitions, no web server.
 LOCAL = {
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    # Compiling and replanning take longer than a small trace does.
-    "spark.sql.codegen.wholeStage": "false",
+    # The checks say themselves how rows lie; replanning would break what they share.
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 # Joins by more columns than the shared shuffle's are still served by it.
 SHARED = {"spark.sql.requireAllClusterKeysForCoPartition": "false"}
+SMALL = 1_000_000  # rows: below, compiling takes longer than a trace does
+PART = 500_000  # rows of a partition
+GIB = 1 << 30
+ROWS_OF_GIB = 5_000_000  # that are held in memory, with all frames made of them
 WRAPPER = """#!/bin/sh
 for word; do
   shift
@@ -41,16 +41,31 @@ exec "{java}" "$@"
 """
 
 
-def local_session(cores: str = "*") -> SparkSession:
-    """A session on this machine; the log says errors only."""
+def local_session(rows: int = 0, cores: str = "*") -> SparkSession:
+    """A session on this machine for about so many rows; the log says errors only."""
     use_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # never an address that others reach
     builder = SparkSession.builder.appName("migratory checks").master(f"local[{cores}]")
-    for key, value in {**LOCAL, **SHARED}.items():
+    for key, value in {**LOCAL, **SHARED, **sized(rows)}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def sized(rows: int) -> dict[str, str]:
+    """Settings that follow from the number of rows and from the machine's memory."""
+    small = rows < SMALL
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (2 * GIB)
+    memory = max(1, min(half, 1 + rows // ROWS_OF_GIB))
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" if small else "-XX:+UseParallelGC"
+    return {
+        "spark.sql.shuffle.partitions": str(max(2, rows // PART)),
+        "spark.sql.codegen.wholeStage": str(not small).lower(),
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN" if small else "FALLBACK",
+        "spark.driver.memory": f"{memory}g",
+        "spark.driver.extraJavaOptions": f"-XX:-UsePerfData {java}",
+    }
 
 
 def use_java() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
-from spark.checks.stale import lags
 from spark.prepared import PUBLICATION, Prepared, extra
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
@@ -125,5 +124,5 @@ def latencies(trace: Prepared, first: int, last: int) -> Times:
     lag = F.greatest(F.col("t_wall") - F.col("acked_at"), F.lit(0))
     return {
         "publish to ack": by_time(answered, "sent_at", F.col("acked_at") - F.col("sent_at")),
-        "ack to delivery": by_time(lags(trace), "acked_at", lag),
+        "ack to delivery": by_time(trace.lags, "acked_at", lag),
     }

@@ -34,6 +34,7 @@ class MemberTrace:
             "members": ",".join(ctx.cluster.members),
             "copies": str(ctx.cluster.copies),
             "promises": str(ctx.cluster.promises),
+            "sample": str(writer.sample),
         }
         writer.row("boot", extra=extra)
 
@@ -41,8 +42,10 @@ class MemberTrace:
         """One row for each note of a kind that traces have."""
         g, epoch, row = note.g, note.epoch, self._writer.row
         match note.kind:
-            case "ack" | "install":
+            case "ack" | "install" | "told":
                 row(note.kind, group=g, epoch=epoch, idx=note.idx)
+            case "quorum":
+                row("quorum", group=g, epoch=epoch, idx=note.idx, extra={"by": note.detail})
             case "elect" | "floor":
                 row(note.kind, group=g, epoch=epoch)
             case "promised":  # every promise, not only those that a candidate asked for

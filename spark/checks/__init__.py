@@ -52,5 +52,12 @@ CHECKS: dict[str, Callable[[Prepared], DataFrame]] = {
 
 
 def all_violations(trace: Prepared, names: Iterable[str] = CHECKS) -> DataFrame:
-    """The violations of these checks in one frame."""
-    return reduce(DataFrame.unionByName, (CHECKS[name](trace) for name in names))
+    """The violations of these checks in one frame.
+
+    Joined in pairs, and pairs of pairs: Spark looks at all of a plan whenever something is added.
+    """
+    frames = [CHECKS[name](trace) for name in names]
+    while len(frames) > 1:
+        pairs = [frames[n : n + 2] for n in range(0, len(frames), 2)]
+        frames = [reduce(DataFrame.unionByName, pair) for pair in pairs]
+    return frames[0]

@@ -16,18 +16,15 @@ def check(trace: Prepared) -> DataFrame:
     """
     identity = [*PUBLICATION, "mid"]
     refused = trace.of("pub_nack").where(extra("outcome") == "not_published").select(*identity)
-    appeared = refused.distinct().join(
-        trace.commits.groupBy(*identity).agg(F.min("seq").alias("seq")), identity
-    )
+    appeared = trace.commits.join(refused.distinct().hint("shuffle_hash"), identity)
     bounds = trace.heads.groupBy(*TOPIC, F.col("head_era").alias("era")).agg(
-        F.min("first").alias("first")
+        F.min("head_first").alias("first")
     )
+    read = trace.positions.where("read is not null").select(*TOPIC, "seq", "mid")
     gone = (
-        trace.acked.join(bounds, [*TOPIC, "era"])
+        trace.acked.join(bounds.hint("shuffle_hash"), [*TOPIC, "era"])
         .where("seq >= first")
-        .join(
-            trace.reads.select(*TOPIC, "seq", "mid").distinct(), [*TOPIC, "seq", "mid"], "left_anti"
-        )
+        .join(read.hint("shuffle_hash"), [*TOPIC, "seq", "mid"], "left_anti")
     )
     was = sentence("{}/{} is not published, and is at sequence {}", "pid", "pseq", "seq")
     is_gone = sentence("{}/{} was acked at sequence {}, no member has it", "pid", "pseq", "seq")

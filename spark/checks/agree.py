@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import Prepared
+from spark.prepared import TOPIC, Prepared
 
 
 def check(trace: Prepared) -> DataFrame:
@@ -15,20 +15,35 @@ def check(trace: Prepared) -> DataFrame:
     Seen means delivered, acknowledged, applied or read at the end. The same holds for an applied
     index of a group.
     """
-    seen = trace.of("deliver", "pub_ack", "final_read", "commit").where("epoch > 0")
-    sighting = F.struct("epoch", F.coalesce("mid", F.lit("")).alias("mid"), "kind", "proc", "n")
-    told = sentence(
-        "{} has {}/{} at {} row {} and {}/{} at {} row {}",
-        *("place", "low.epoch", "low.mid", "low.proc", "low.n"),
-        *("high.epoch", "high.mid", "high.proc", "high.n"),
-    )
+    return _by_sequence(trace).unionByName(_by_index(trace))
 
-    def torn(rows: DataFrame, keys: list[str], place: str) -> DataFrame:
-        both = rows.groupBy("run", "group", "era", *keys).agg(
-            F.min(sighting).alias("low"), F.max(sighting).alias("high")
+
+def _by_sequence(trace: Prepared) -> DataFrame:
+    found = (
+        trace.positions.where("shown > 0")
+        .groupBy(*TOPIC, "era", "seq")
+        .agg(
+            *(F.min("epoch").alias("low"), F.max("epoch").alias("high")),
+            *(F.min("mid").alias("one"), F.max("mid").alias("other")),
         )
-        differ = both.where("low.epoch != high.epoch or low.mid != high.mid")
-        return violations(differ.withColumn("place", sentence(place, keys[-1])), "AGREE", told)
+        .where("low != high or one != other")
+    )
+    told = sentence(
+        "sequence {} has epochs {} to {}, messages {} and {}", "seq", "low", "high", "one", "other"
+    )
+    return violations(found, "AGREE", told)
 
-    by_sequence = torn(seen.where(F.col("topic").isNotNull()), ["topic", "seq"], "sequence {}")
-    return by_sequence.unionByName(torn(trace.of("commit"), ["idx"], "index {}"))
+
+def _by_index(trace: Prepared) -> DataFrame:
+    message = F.xxhash64("topic", "seq", "mid")
+    found = (
+        trace.of("commit")
+        .groupBy("run", "group", "era", "idx")
+        .agg(
+            *(F.min("epoch").alias("low"), F.max("epoch").alias("high")),
+            *(F.min(message).alias("one"), F.max(message).alias("other")),
+        )
+        .where("low != high or one != other")
+    )
+    told = sentence("index {} has two entries, of epochs {} to {}", "idx", "low", "high")
+    return violations(found, "AGREE", told)

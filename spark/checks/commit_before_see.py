@@ -5,45 +5,111 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
+from spark.acts import grounds
 from spark.checks.witness import sentence, violations
-from spark.prepared import POSITION, Prepared
+from spark.columns import bit, extra
+from spark.prepared import Prepared
+
+CHECK = "COMMIT_BEFORE_SEE"
 
 
 def check(trace: Prepared) -> DataFrame:
-    """What was delivered or acknowledged was stored by Q lives of members.
+    """Q members held what was delivered or acked, and had been counted when it was applied.
 
-    Stored is what was appended or applied, and what lies below a state that was installed whole.
+    By the order within processes alone: a coordinator counts lives, these have acknowledged so
+    much, and held it when they did; who only was told was told what somebody had counted.
     """
-    seen = (
-        trace.of("deliver")
-        .select(*POSITION, "era")
-        .unionByName(trace.acked.select(*POSITION, "era"))
-        .distinct()
+    found = [_few_copies(trace), _early(trace), _never_acknowledged(trace), _rumours(trace)]
+    return found[0].unionByName(found[1]).unionByName(found[2]).unionByName(found[3])
+
+
+def _few_copies(trace: Prepared) -> DataFrame:
+    """Stored is what was appended or applied, and what lies below an installed state."""
+    place = ["run", "group", "topic", "era", "epoch", "seq"]
+    visible = F.col("acked_at").isNotNull() | (F.col("delivered") > 0)
+    held = (
+        trace.positions.groupBy(*place)
+        .agg(
+            F.max(visible).alias("visible"),
+            F.coalesce(F.bit_or("stored"), F.lit(0)).alias("stored"),
+            F.max("idx").alias("idx"),
+        )
+        .where("visible")
+        .join(F.broadcast(trace.runs.select("run", "copies")), "run")
+        .where(F.bit_count("stored") < F.col("copies"))
     )
-    stored = (
-        trace.of("append", "commit")
-        .where(F.col("topic").isNotNull())
-        .groupBy(*POSITION)
-        .agg(F.collect_set(F.struct("node", "boot")).alias("lives"), F.max("idx").alias("idx"))
+    installs = trace.of("install").select(
+        "run", "group", "era", "place", F.col("idx").alias("upto")
     )
-    installs = (
-        trace.of("install")
-        .groupBy("run", "group", "era")
-        .agg(F.collect_set(F.struct("node", "boot", "idx")).alias("installs"))
-    )
-    covering = F.filter("installs", lambda state: state["idx"] >= F.col("idx"))
-    installed = F.transform(
-        covering, lambda s: F.struct(s["node"].alias("node"), s["boot"].alias("boot"))
-    )
-    copies = F.coalesce(F.size(F.array_union("lives", installed)), F.size("lives"), F.lit(0))
+    covered = F.when(F.col("upto") >= F.col("idx"), bit("place"))
     found = (
-        seen.join(stored, POSITION, "left")
-        .join(F.broadcast(installs), ["run", "group", "era"], "left")
-        .join(F.broadcast(trace.runs), "run")
-        .withColumn("held", F.greatest(copies, F.lit(0)))
+        held.join(F.broadcast(installs), ["run", "group", "era"], "left")
+        .groupBy(*place, "stored", "copies")
+        .agg(F.coalesce(F.bit_or(covered), F.lit(0)).alias("installed"))
+        .withColumn("held", F.bit_count(F.col("stored").bitwiseOR(F.col("installed"))))
         .where("held < copies")
     )
     told = sentence(
         "{} of epoch {} was seen, {} of {} copies were stored", "seq", "epoch", "held", "copies"
     )
-    return violations(found, "COMMIT_BEFORE_SEE", told)
+    return violations(found, CHECK, told)
+
+
+def _early(trace: Prepared) -> DataFrame:
+    """Applied before enough copies were counted, counted too few, acknowledged what is not held."""
+    early = sentence(
+        "{} row {} applies index {} before {} copies were counted", "proc", "n", "idx", "copies"
+    )
+    weak = sentence(
+        "{} row {} commits index {} with {} other copies, epoch {} begins at {}",
+        *("proc", "n", "idx", "others", "epoch", "opened_at"),
+    )
+    unproved = sentence(
+        "{} row {} acknowledges index {}, its log ends at {}", "proc", "n", "idx", "stored_before"
+    )
+    return (
+        violations(trace.acts.where("early"), CHECK, early)
+        .unionByName(violations(trace.acts.where("weak"), CHECK, weak))
+        .unionByName(violations(trace.acts.where("unproved"), CHECK, unproved))
+    )
+
+
+def _never_acknowledged(trace: Prepared) -> DataFrame:
+    """Lives that were counted and never said so."""
+    said = (
+        trace.of("ack")
+        .groupBy("run", "group", "epoch", F.col("proc").alias("life"))
+        .agg(F.max("idx").alias("said"))
+    )
+    counted = (
+        trace.of("quorum")
+        .groupBy("run", "group", "epoch", "proc", extra("by").alias("by"))
+        .agg(F.max("idx").alias("idx"))
+        .withColumn("life", F.explode(F.split("by", ",")))
+        .where("life != ''")
+    )
+    found = counted.join(said, ["run", "group", "epoch", "life"], "left").where(
+        "idx > coalesce(said, -1)"
+    )
+    told = sentence(
+        "{} counted {} up to index {} of epoch {}, which acknowledged {}",
+        *("proc", "life", "idx", "epoch", "said"),
+    )
+    return violations(found, CHECK, told)
+
+
+def _rumours(trace: Prepared) -> DataFrame:
+    """Told to be committed, though nobody had counted it."""
+    kind = F.col("kind")
+    first_hand = F.max(F.when(kind.isin("quorum", "ack"), F.col("grant")))
+    found = (
+        grounds(trace)
+        .groupBy("run", "group")
+        .agg(
+            F.max(F.when(kind == "told", F.col("mark"))).alias("mark"),
+            F.max(F.when(kind == "told", F.col("idx"))).alias("idx"),
+            F.coalesce(first_hand, F.lit(-1)).alias("first_hand"),
+        )
+        .where("mark > first_hand")
+    )
+    return violations(found, CHECK, sentence("index {} was told, and counted by nobody", "idx"))

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import Prepared, extra, flag
+from spark.prepared import Prepared, extra
 
 REFUSED = "broken delivery"  # why a client left a contact that sent what could not follow
 
@@ -16,7 +16,7 @@ def check(trace: Prepared) -> DataFrame:
 
     Clients refuse what does not follow, and leave: then nothing of it was delivered.
     """
-    jump = flag("first") & (F.col("seq") > F.col("expected"))
+    jump = F.col("first") & (F.col("seq") > F.col("expected"))
     wrong = trace.streams.where("kind = 'deliver' and expected >= 0 and seq != expected")
     found = wrong.where(~jump)
     told = sentence("{} expected {}, got {} at {} row {}", "sub", "expected", "seq", "proc", "n")

@@ -26,7 +26,8 @@ def _missing_happenings(trace: Prepared) -> DataFrame:
 
     kind, outcome = F.col("kind"), extra("outcome")
     opens = F.count_distinct(F.when(kind == "open", F.col("epoch")))
-    by_group = trace.rows.groupBy("run", "group").agg(
+    telling = trace.of("open", "install", "sub_status", "pub_ack", "final_head")
+    by_group = telling.groupBy("run", "group").agg(
         (opens > 1).alias("takeover"),
         seen(kind == "install").alias("sync"),
         seen((kind == "sub_status") & (outcome == "gap")).alias("gap"),
@@ -49,15 +50,16 @@ def _missing_happenings(trace: Prepared) -> DataFrame:
         told = F.split("require", ",")
         return (F.lit(name) == "final read") | F.array_contains(told, name) | told.isNull()
 
-    absent = F.array(
-        *(F.when(~F.col(name) & due(name), F.lit(f"no {name} happened")) for name in wanted)
-    )
+    def lacks(name: str) -> Column:
+        return F.coalesce(~F.col(name), F.lit(True)) & due(name)
+
+    absent = F.array(*(F.when(lacks(name), F.lit(f"no {name} happened")) for name in wanted))
     few = F.when(
         F.coalesce("busy", F.lit(0)) < F.col("groups"),
         sentence("{} of {} groups had traffic", "busy", "groups"),
     )
     found = (
-        trace.runs.join(by_run, "run")
+        trace.runs.join(by_run, "run", "left")
         .select("run", F.explode(F.concat(absent, F.array(few))).alias("lacks"))
         .where(F.col("lacks").isNotNull())
     )

@@ -11,10 +11,11 @@ from spark.prepared import Prepared
 
 def check(trace: Prepared) -> DataFrame:
     """Per publisher and topic, the order of sequences is the publisher's own order."""
-    known = ["run", "group", "topic", "era", "pid", "pseq", "seq"]
-    placed = trace.commits.select(*known).unionByName(trace.acked.select(*known)).distinct()
+    placed = trace.positions.where("pid is not null and shown > 0").withColumn(
+        "publisher", F.xxhash64("run", "group", "topic", "era", "pid")
+    )
     earlier = (
-        Window.partitionBy("run", "group", "topic", "era", "pid")
+        Window.partitionBy("publisher", "group", "run")
         .orderBy("seq", "pseq")
         .rowsBetween(Window.unboundedPreceding, -1)
     )

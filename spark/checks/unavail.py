@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
@@ -14,8 +14,7 @@ def check(trace: Prepared) -> DataFrame:
 
     Silence counts while an acknowledgement is waited for, on the connection that brought it and at
     a contact that no fault hit: how long clients stay with one that is frozen or cut off is their
-    own patience. More than f members taken away at once excuse it; a fault lasts until the cluster
-    had time to heal.
+    own patience. A fault lasts until the cluster had time to heal.
     """
     in_group = Window.partitionBy("run", "group").orderBy("acked_at")
     links = (
@@ -42,13 +41,15 @@ def check(trace: Prepared) -> DataFrame:
         .where("on_at <= acked_at and over_at >= since")
         .groupBy(*silence)
         .agg(
-            F.sum("weight").alias("weight"),
+            F.array_distinct(F.flatten(F.collect_list("hits"))).alias("hits"),
+            F.max(F.col("hit").isin("all", "*")).alias("everybody"),
+            F.max(F.col("fault").startswith("zookeeper")).alias("keeper"),
             F.collect_set("id").alias("ids"),
             F.min("fault").alias("fault"),
             F.max(F.coalesce(F.col("hit") == F.col("contact"), F.lit(False))).alias("at_hit"),
         )
-        .join(F.broadcast(trace.runs), "run")
-        .where("weight <= faults and not at_hit")
+        .join(F.broadcast(trace.runs.select("run", "faults")), "run")
+        .where(~_excused() & ~F.col("at_hit"))
         .select(*silence, "fault", F.explode("ids").alias("id"))
         .groupBy("run", "group", "id")
         .agg(F.max("silence_ms").alias("silence_ms"), F.max("fault").alias("fault"))
@@ -58,3 +59,9 @@ def check(trace: Prepared) -> DataFrame:
     )
     told = sentence("{} ms without an ack after {} ({})", "silence_ms", "fault", "id")
     return violations(found, "UNAVAIL", told)
+
+
+def _excused() -> Column:
+    """More than f members are away, or one is and nobody can be elected while ZooKeeper is."""
+    away = F.size("hits")
+    return F.col("everybody") | (away > F.col("faults")) | (F.col("keeper") & (away > 0))

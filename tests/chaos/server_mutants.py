@@ -134,7 +134,7 @@ def judge_all(traces: list[Path]) -> tuple[list[Judged], list[Judged]]:
     """What both checkers say of each."""
     from spark.session import local_session
 
-    session = local_session("2")
+    session = local_session(cores="2")
     try:
         return [judge(t) for t in traces], [judge_by_spark(session, t) for t in traces]
     finally:

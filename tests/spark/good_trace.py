@@ -106,6 +106,10 @@ class Cluster:
         for node in sorted(self.alive - {self.coordinator[g]}):
             self.write(node, "append", {"role": "follower", **more}, **entry)
             self.write(node, "ack", group=g, epoch=self.epoch[g], idx=entry["idx"])
+        others = sorted(self.alive - {self.coordinator[g]})
+        by = ",".join(f"{node}-{self.boots[node]}" for node in others)
+        at: Row = {"group": g, "epoch": self.epoch[g], "idx": entry["idx"]}
+        self.write(self.coordinator[g], "quorum", {"by": by}, **at)
         for node in sorted(self.alive):
             self.write(node, "commit", more or None, **entry)
 

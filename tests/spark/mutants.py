@@ -1,4 +1,4 @@
-"""Good traces made bad: for each check, mutations of a good trace that it must see.
+"""Good traces made bad: mutations of a good trace, each with the checks that it must set off.
 
 A mutant gets its own deep copy of the rows and changes as little as shows the anomaly.
 """
@@ -347,7 +347,7 @@ def unanswered_in_quiet_times(rows: Rows) -> Rows:
     return without(rows, *rows_of(rows, "pub_ack", epoch=1))
 
 
-# ---- what looks bad and is not -------------------------------------------------------------------
+# ---- who was silent, and what a run requires -----------------------------------------------------
 
 
 def _silent_by(rows: Rows, contact: str, welcomed: int) -> Rows:
@@ -376,14 +376,6 @@ def what_the_run_does_not_require(rows: Rows) -> Rows:
     return no_duplicate(rows)
 
 
-EXCUSED = (
-    waited_at_a_contact_that_was_hit, waited_for_a_connection, what_the_run_does_not_require,
-)  # fmt: skip
-
-
-# ---- all of them ---------------------------------------------------------------------------------
-
-
 def waited_at_another_contact(rows: Rows) -> Rows:
     """The contact was well, the group was not."""
     return _silent_by(rows, "m3", 0)
@@ -395,35 +387,207 @@ def no_takeover_though_required(rows: Rows) -> Rows:
     return no_takeover(rows)
 
 
-MUTANTS: dict[str, tuple[Mutant, ...]] = {
-    "AGREE": (redelivered_under_another_epoch, another_message_at_the_end, two_entries_at_an_index),
-    "NO_GAP": (
-        *(delivery_lost, deliveries_swapped, gap_that_goes_on_too_late, delivered_twice),
-        refused_by_a_client,
-    ),
-    "NO_PHANTOM": (invented, never_applied),
-    "NO_LOSS": (
-        *(final_read_lost, topic_unknown_at_a_member, history_cut_too_short, last_delivery_lost),
-        *(delivery_lost, gone_from_all_members, ends_differ),
-    ),
-    "FALSE_ACK": (acked_elsewhere, acked_what_another_published, never_applied),
-    "PUB_ORDER": (publisher_order_turned,),
-    "ONCE": (retry_made_a_copy, delivered_twice, acked_elsewhere),
-    "EPOCH_MONO": (delivered_epoch_falls, promise_falls),
-    "ONE_COORD": (opened_twice, made_by_another_life),
-    "NO_BELOW_PROMISE": (acknowledged_below_a_promise, old_coordinator_goes_on),
-    "COMMIT_BEFORE_SEE": (seen_with_one_copy, acked_with_one_copy),
-    "RECOVER_SILENT": (acknowledged_while_recovering, counted_while_recovering, never_normal),
-    "HONEST_GAP": (
-        *(gap_without_a_window, window_that_lies),
-        *(reset_without_a_reason, reset_from_a_known_position),
-    ),
-    "ACK_TRUTH": (refused_and_published, gone_from_all_members),
-    "UNAVAIL": (silent_after_the_fault, waited_at_another_contact),
-    "STALE": (delivered_late,),
-    "LIVE": (acked_late_after_healing, never_acked_after_healing, never_normal, ends_differ),
-    "NON_VACUOUS": (
-        *(fault_never_happened, no_sync, no_takeover, no_duplicate, nothing_missed),
-        *(no_final_read, idle_group, unanswered_in_quiet_times, no_takeover_though_required),
-    ),
+# ---- copies --------------------------------------------------------------------------------------
+
+
+def swap(one: Row, two: Row) -> None:
+    """Two rows of a process change places."""
+    one["n"], two["n"] = two["n"], one["n"]
+
+
+def at_the_end_of(rows: Rows, topic: str) -> dict[str, Row]:
+    """The rows of the last message of a topic at its coordinator and at one follower, by kind."""
+    made = rows_of(rows, "append", topic=topic)
+    own = [row for row in made if row["extra"]["role"] == "coordinator"][-1]
+    other = next(row for row in made if row["idx"] == own["idx"] and row["node"] != own["node"])
+    where = {"group": own["group"], "idx": own["idx"], "epoch": own["epoch"]}
+    return {
+        "append": other,
+        "quorum": rows_of(rows, "quorum", proc=own["proc"], **where)[0],
+        "commit": rows_of(rows, "commit", proc=own["proc"], **where)[0],
+        "ack": rows_of(rows, "ack", proc=other["proc"], **where)[0],
+        "follows": rows_of(rows, "commit", proc=other["proc"], **where)[0],
+    }
+
+
+def copy_came_a_moment_later(rows: Rows) -> Rows:
+    """The coordinator applies and acks with one copy; the second one is counted just after."""
+    last = at_the_end_of(rows, "/a")
+    swap(last["quorum"], last["commit"])
+    return rows
+
+
+def members_say_one_copy_is_enough(rows: Rows) -> Rows:
+    """The same in a cluster whose members believe that Q is 1, though the plan survives a fault."""
+    for boot in rows_of(rows, "boot"):
+        told(boot, copies="1")
+    return copy_came_a_moment_later(rows)
+
+
+def counted_too_few(rows: Rows) -> Rows:
+    """The coordinator counts nobody but itself."""
+    told(at_the_end_of(rows, "/a")["quorum"], by="")
+    return rows
+
+
+def counted_the_same_life_twice(rows: Rows) -> Rows:
+    """A cluster that survives two faults counts one follower twice."""
+    told(rows_of(rows, "run")[0], faults="2")
+    for quorum in rows_of(rows, "quorum"):
+        told(quorum, by="m2-1,m2-1")
+    return rows
+
+
+def counted_a_life_that_is_gone(rows: Rows) -> Rows:
+    """The coordinator counts a life that never acknowledged so much."""
+    told(at_the_end_of(rows, "/b")["quorum"], by="m1-1")
+    return rows
+
+
+def counted_what_is_of_the_past(rows: Rows) -> Rows:
+    """An entry of an earlier epoch is committed by counting its copies."""
+    opened = rows_of(rows, "open", group=0, epoch=2)[0]
+    first = rows_of(rows, "quorum", group=0, epoch=2)[0]
+    return after(rows, first, idx=opened["idx"] - 1)
+
+
+def acknowledged_before_it_was_stored(rows: Rows) -> Rows:
+    """A follower says that it holds an entry, then stores it."""
+    last = at_the_end_of(rows, "/a")
+    swap(last["append"], last["ack"])
+    return rows
+
+
+def follower_applied_before_it_said_so(rows: Rows) -> Rows:
+    """A follower applies an entry before its coordinator can know of the copy."""
+    last = at_the_end_of(rows, "/a")
+    swap(last["ack"], last["follows"])
+    return rows
+
+
+def told_what_nobody_counted(rows: Rows) -> Rows:
+    """A member is told that more is committed than anybody counted."""
+    ack = at_the_end_of(rows, "/b")["ack"]
+    return after(rows, ack, kind="told", idx=ack["idx"] + 5)
+
+
+def applied_while_recovering(rows: Rows) -> Rows:
+    """A member applies an entry before it has a state."""
+    entry = rows_of(rows, "commit", node="m2", topic="/b", epoch=2)[-1]
+    install = rows_of(rows, "install", proc="m1-2", group=1)[0]
+    who = {key: install[key] for key in ("node", "boot", "proc", "n")}
+    for row in rows:
+        row["n"] += row["proc"] == "m1-2" and row["n"] >= who["n"]
+    return [*rows, {**entry, **who}]
+
+
+# ---- what excuses a silence ----------------------------------------------------------------------
+
+
+def second_fault(rows: Rows, **more: str) -> Rows:
+    """A silence after the kill of m1, while another fault is there too."""
+    rows = silent_after_the_fault(rows)
+    for kind in ("fault_on", "fault_off"):
+        row = rows_of(rows, kind)[0]
+        rows = after(rows, row, extra={"id": "f2", **more})
+    return rows
+
+
+def silent_while_zookeeper_is_away(rows: Rows) -> Rows:
+    """Members are healthy, ZooKeeper is not: publishing goes on, so silence is a fault."""
+    for row in [*rows_of(rows, "plan"), *rows_of(rows, "fault_on"), *rows_of(rows, "fault_off")]:
+        told(row, fault="zookeeper-stall", target="ensemble")
+    return silent_after_the_fault(rows)
+
+
+def silent_while_clients_leave(rows: Rows) -> Rows:
+    """A stampede of clients takes no member away."""
+    return second_fault(rows, fault="stampede", target="clients")
+
+
+def silent_under_two_faults_of_one_member(rows: Rows) -> Rows:
+    """One member is away, however many faults it has."""
+    return second_fault(rows, fault="reset", target="coordinator", hit="m1")
+
+
+def silent_with_two_members_away(rows: Rows) -> Rows:
+    """More than f members are away."""
+    return second_fault(rows, fault="pause", target="m2")
+
+
+def silent_without_elections(rows: Rows) -> Rows:
+    """A coordinator dies while ZooKeeper is away: nobody can be elected."""
+    return second_fault(rows, fault="zookeeper-stall", target="ensemble")
+
+
+# What each mutant breaks: all the checks that fire on it, and no other does.
+CAUGHT: dict[Mutant, str] = {
+    redelivered_under_another_epoch: "AGREE COMMIT_BEFORE_SEE EPOCH_MONO NO_PHANTOM",
+    another_message_at_the_end: "AGREE NO_LOSS NO_PHANTOM",
+    two_entries_at_an_index: "AGREE COMMIT_BEFORE_SEE",
+    delivery_lost: "NO_GAP NO_LOSS",
+    deliveries_swapped: "NO_GAP",
+    gap_that_goes_on_too_late: "NO_GAP",
+    delivered_twice: "NO_GAP ONCE",
+    invented: "COMMIT_BEFORE_SEE NO_PHANTOM",
+    never_applied: "FALSE_ACK NO_PHANTOM",
+    final_read_lost: "NO_LOSS",
+    topic_unknown_at_a_member: "NO_LOSS",
+    history_cut_too_short: "NO_LOSS",
+    last_delivery_lost: "NO_LOSS",
+    gone_from_all_members: "ACK_TRUTH NO_LOSS",
+    acked_elsewhere: "ACK_TRUTH COMMIT_BEFORE_SEE FALSE_ACK NO_LOSS ONCE PUB_ORDER",
+    acked_what_another_published: "FALSE_ACK",
+    publisher_order_turned: "PUB_ORDER",
+    retry_made_a_copy: "FALSE_ACK ONCE",
+    refused_and_published: "ACK_TRUTH",
+    gap_without_a_window: "HONEST_GAP",
+    window_that_lies: "HONEST_GAP NO_LOSS",
+    reset_without_a_reason: "HONEST_GAP NON_VACUOUS",
+    reset_from_a_known_position: "HONEST_GAP NON_VACUOUS",
+    delivered_epoch_falls: "AGREE COMMIT_BEFORE_SEE EPOCH_MONO NO_PHANTOM",
+    promise_falls: "EPOCH_MONO",
+    opened_twice: "ONE_COORD",
+    made_by_another_life: "ONE_COORD RECOVER_SILENT",
+    acknowledged_below_a_promise: "EPOCH_MONO NO_BELOW_PROMISE",
+    old_coordinator_goes_on: "NO_BELOW_PROMISE",
+    seen_with_one_copy: "COMMIT_BEFORE_SEE",
+    acked_with_one_copy: "COMMIT_BEFORE_SEE",
+    copy_came_a_moment_later: "COMMIT_BEFORE_SEE",
+    members_say_one_copy_is_enough: "COMMIT_BEFORE_SEE",
+    counted_too_few: "COMMIT_BEFORE_SEE",
+    counted_the_same_life_twice: "COMMIT_BEFORE_SEE",
+    counted_a_life_that_is_gone: "COMMIT_BEFORE_SEE",
+    counted_what_is_of_the_past: "COMMIT_BEFORE_SEE",
+    acknowledged_before_it_was_stored: "COMMIT_BEFORE_SEE",
+    follower_applied_before_it_said_so: "COMMIT_BEFORE_SEE",
+    told_what_nobody_counted: "COMMIT_BEFORE_SEE",
+    acknowledged_while_recovering: "RECOVER_SILENT",
+    counted_while_recovering: "RECOVER_SILENT",
+    applied_while_recovering: "COMMIT_BEFORE_SEE RECOVER_SILENT",
+    silent_after_the_fault: "UNAVAIL",
+    silent_while_zookeeper_is_away: "UNAVAIL",
+    silent_while_clients_leave: "UNAVAIL",
+    silent_under_two_faults_of_one_member: "UNAVAIL",
+    silent_with_two_members_away: "",
+    silent_without_elections: "",
+    delivered_late: "STALE",
+    acked_late_after_healing: "LIVE",
+    never_acked_after_healing: "LIVE",
+    never_normal: "LIVE RECOVER_SILENT",
+    ends_differ: "LIVE NO_LOSS",
+    fault_never_happened: "NON_VACUOUS",
+    no_sync: "COMMIT_BEFORE_SEE NON_VACUOUS",
+    no_takeover: "NON_VACUOUS",
+    no_duplicate: "NON_VACUOUS",
+    nothing_missed: "NON_VACUOUS",
+    no_final_read: "NON_VACUOUS",
+    idle_group: "NON_VACUOUS",
+    unanswered_in_quiet_times: "NON_VACUOUS",
+    refused_by_a_client: "NO_GAP",
+    waited_at_another_contact: "UNAVAIL",
+    waited_at_a_contact_that_was_hit: "",
+    waited_for_a_connection: "",
+    no_takeover_though_required: "NON_VACUOUS",
+    what_the_run_does_not_require: "",
 }

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from argparse import ArgumentParser
-from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from chaos.checker import Bounds, check, verdict
 from spark.job import add_arguments, run
+from tests.spark.conftest import RealRun
 
-PATIENCE = 300.0
 # What is checked here is safety: how long a machine under test is silent says nothing of it.
 # A repeated publication needs a connection that breaks between a commit and its answer.
 GENEROUS = {"silence_ms": 20_000, "lag_ms": 20_000, "heal_ms": 30_000, "ack_ms": 20_000}
 REQUIRED = ("takeover", "sync", "gap", "resume")
 
 
-def test_a_broken_cluster_kept_every_promise(tmp_path: Path, session: SparkSession) -> None:
+def test_a_broken_cluster_kept_every_promise(real_run: RealRun, session: SparkSession) -> None:
     """A minute of random faults, then Spark and the quick checker both say: valid."""
-    out = tmp_path / "run"
-    words = ["--scenario", "random", "--minutes", "1", "--seed", "7", "--out", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "chaos", "run", *words],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    out = real_run.out
     traces = out / "traces"
     parser = ArgumentParser()
     add_arguments(parser)

@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 
 from chaos import checker as quick
 from spark.checks import all_violations
-from spark.checks.stale import lags
 from spark.prepared import Prepared
 from spark.schemas import TRACE
 from spark.times import failovers
@@ -96,6 +95,6 @@ def test_readers_that_are_slow_on_purpose_are_not_stale(session: SparkSession) -
     late = {row["run"] for row in all_violations(trace, ["STALE"]).collect()}
     assert late == {"other", "none"}
     assert late == {run for run, rows in runs.items() if quick.check(rows, names=["STALE"])}
-    seen = lags(trace).where("topic = '/a'").select("run").distinct().collect()
+    seen = trace.lags.where("topic = '/a'").select("run").distinct().collect()
     assert {row["run"] for row in seen} == {"other", "none"}
     trace.release()

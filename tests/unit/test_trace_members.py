@@ -38,6 +38,8 @@ def check(rows: list[Row]) -> None:
     logs: dict[tuple[int, int], int] = {}
     normal: set[int] = set()
     promised: dict[int, int] = {}
+    granted: dict[int, int] = {}
+    copies = int((rows[0].extra or {})["copies"])
     for row in rows:
         g, epoch, idx = row.group or 0, row.epoch or 0, row.idx or 0
         match row.kind:
@@ -47,16 +49,26 @@ def check(rows: list[Row]) -> None:
             case "append":
                 logs[g, idx], ends[g] = epoch, idx
             case "install":
-                ends[g] = idx
+                ends[g] = granted[g] = idx
+            case "quorum":
+                others = {name.rpartition("-")[0] for name in (row.extra or {})["by"].split(",")}
+                assert others
+                assert others <= {"a", "b", "c"} - {row.node}
+                granted[g] = idx
+            case "told":
+                granted[g] = idx
             case "ack":
                 assert idx <= ends.get(g, 0)
                 assert (g in normal, epoch) == (True, promised[g])
+                granted[g] = max(idx, granted.get(g, 0))  # two copies are enough here
             case "commit":
                 assert logs[g, idx] == epoch
+                assert copies == 1 or idx <= granted[g], "applied before it was counted"
             case "normal":
                 normal.add(g)
             case "floor":
                 normal.discard(g)
+                granted[g] = 0
 
 
 def coordinator(world: World) -> MemoryNode:
