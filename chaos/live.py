@@ -32,10 +32,11 @@ from cyclopts import App
 from chaos.checker import Violation, check
 from chaos.ledger import Key, Row, extra, number
 
-LIVE = (
+OF_LIVES = ("RECOVER_SILENT",)  # what is remembered of a life for other checks is no measure here
+OF_ALL = (
     "AGREE", "NO_GAP", "ONCE", "PUB_ORDER", "EPOCH_MONO", "ONE_COORD", "NO_BELOW_PROMISE",
-    "RECOVER_SILENT",
 )  # fmt: skip
+LIVE = (*OF_ALL, *OF_LIVES)
 ENTRIES = 300  # of a group, that are remembered
 EPOCHS = 50  # of a group
 LIVES = 6  # of a member: a process that wakes is not far behind its replacement
@@ -82,11 +83,15 @@ class Memory:
             *self._floors.values(),
             *(row for told in self._streams.values() for row in told.values()),
             *(row for told in self._closed.values() for row in told.values()),
-            *(row for acts in self._lives.values() for row in acts.values()),
+            *self.lives(),
             *(row for entries in self._entries.values() for row in entries.values()),
             *(row for owners in self._epochs.values() for row in owners.values()),
         ]
         return list({(row["proc"], row["n"]): row for row in kept}.values())
+
+    def lives(self) -> list[Row]:
+        """What is remembered of each life as a whole."""
+        return [row for acts in self._lives.values() for row in acts.values()]
 
     def forgotten(self, row: Row) -> bool:
         """Whether the row is of a life that nothing is known of any more."""
@@ -100,6 +105,8 @@ class Memory:
                 self._add_told(row)
             case "promise" | "ack" | "normal" | "commit" | "elect" | "open" | "append" | "floor":
                 self._add_act(row)
+            case "install":
+                self._add_life(row)
             case _:
                 pass
 
@@ -142,11 +149,11 @@ class Memory:
         self._ends[group] = max(idx, end)
 
     def _add_life(self, row: Row) -> None:
-        """The highest epoch of each kind of act, and that the life was once normal."""
+        """The highest epoch of each kind of act; when the life first had a state and was normal."""
         kept = self._life(row)
         key = (row["kind"], row["group"])
-        if row["kind"] == "normal":
-            kept.setdefault(("first", row["group"]), row)
+        if row["kind"] in {"normal", "install"}:
+            kept.setdefault(("first", *key), row)
         if key not in kept or kept[key]["epoch"] <= row["epoch"]:
             kept[key] = row
 
@@ -181,7 +188,11 @@ class LiveCheck:
         """Check these rows, those of a process in order; violations that were not known before."""
         fresh = [row for row in rows if not self.memory.forgotten(row)]
         self.rows += len(fresh)
-        new = [v for v in check([*self.memory.rows(), *fresh], names=LIVE) if v not in self.found]
+        found = [
+            *check([*self.memory.rows(), *fresh], names=OF_ALL),
+            *check([*self.memory.lives(), *fresh], names=OF_LIVES),
+        ]
+        new = [violation for violation in found if violation not in self.found]
         if len(self.found) < VIOLATIONS:
             self.found.update(dict.fromkeys(new))
         for row in fresh:

@@ -53,7 +53,7 @@ LASTING = (
 CARRIED = ("append", "commit", "ack", "sub_open", "sub_status", "deliver")  # the last of each
 PASSING = (  # older ones say nothing of later rows
     *("pub_send", "pub_ack", "pub_nack", "sub_close", "link_up", "link_down", "window"),
-    *("final_read", "final_head"),
+    *("quorum", "told", "final_read", "final_head"),
 )
 
 

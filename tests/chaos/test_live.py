@@ -68,10 +68,13 @@ def test_memory_does_not_grow_with_the_run(monkeypatch: pytest.MonkeyPatch) -> N
     rows = good_trace("long", 5, 7)
     commit = next(row for row in rows if row["kind"] == "commit" and row.get("topic"))
     checking = LiveCheck()
+    whose = {key: commit[key] for key in ("proc", "group")}
+    normal = next(r for r in rows if r["kind"] == "normal" and r.items() >= whose.items())
+    assert checking.take([normal]) == []
     for n in range(500):
         again = {**commit, "n": 1000 + n, "idx": 1000 + n, "seq": 1000 + n, "pseq": 1000 + n}
         assert checking.take([again]) == []
-    assert "of 10 rows" in repr(checking.memory)
+    assert "of 11 rows" in repr(checking.memory)
     twice = {**commit, "n": 2000, "idx": 1500, "seq": 1500, "pseq": 1495}
     assert {violation.check for violation in checking.take([twice])} == {"ONCE", "PUB_ORDER"}
 
