@@ -49,7 +49,7 @@ class Cluster:
         self.members = [f"m{n}" for n in range(1, plan.members + 1)]
         self.zookeepers = [f"z{n}" for n in range(1, ZOOKEEPERS + 1)]
         self.programs: dict[str, Program] = {}
-        self.forgetful: set[str] = set()  # members that were started and not seen NORMAL since
+        self.forgetful: set[str] = set()  # members that were ended and not seen NORMAL since
         self.down: set[str] = set()  # what is meant not to run
         self.strays: list[Program] = []  # replaced processes that may still run
         self._lives = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
@@ -101,8 +101,13 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         """End it at once; it stays down until it is started."""
-        self.down.add(name)
+        self._take_down(name)
         self.programs[name].kill()
+
+    def _take_down(self, name: str) -> None:
+        self.down.add(name)
+        if name in self.members:
+            self.forgetful.add(name)  # from now on, or two faults could see room for one
 
     def pause(self, name: str) -> None:
         """Freeze it."""
@@ -129,7 +134,7 @@ class Cluster:
 
     async def stop(self, name: str) -> int:
         """Drain a member and wait for its end; it stays down until it is started."""
-        self.down.add(name)
+        self._take_down(name)
         return await self.programs[name].stop(STOP)
 
     async def recover(self, name: str) -> None:
@@ -154,6 +159,7 @@ class Cluster:
     async def status(self, name: str) -> dict[str, Any] | None:
         """What a member says of itself; None while it does not."""
         request = b"GET /status HTTP/1.1\r\nHost: member\r\nConnection: close\r\n\r\n"
+        asked = self.programs.get(name)
         answer = await self._ask(name, (self.network.home(name), ADMIN_PORT), request)
         try:
             found = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
@@ -161,7 +167,7 @@ class Cluster:
             return None
         if not isinstance(found, dict) or "groups" not in found:
             return None
-        if found["normal"]:
+        if found["normal"] and name not in self.down and asked is self.programs[name]:
             self.forgetful.discard(name)
         return found
 
