@@ -99,8 +99,13 @@ class Cluster(Watched):
 
     def kill(self, name: str) -> None:
         """End it at once; it stays down until it is started."""
-        self.down.add(name)
+        self._take_down(name)
         self.programs[name].kill()
+
+    def _take_down(self, name: str) -> None:
+        self.down.add(name)
+        if name in self.members:
+            self.forgetful.add(name)  # from now on, or two faults could see room for one
 
     def pause(self, name: str) -> None:
         """Freeze it."""
@@ -127,7 +132,7 @@ class Cluster(Watched):
 
     async def stop(self, name: str) -> int:
         """Drain a member and wait for its end; it stays down until it is started."""
-        self.down.add(name)
+        self._take_down(name)
         return await self.programs[name].stop(STOP)
 
     async def recover(self, name: str) -> None:
@@ -146,6 +151,10 @@ class Cluster(Watched):
         for program in (*self.programs.values(), *self.strays):
             program.kill()
         await trio.lowlevel.checkpoint()
+
+    def life(self, name: str) -> object:
+        """Its process, which knows nothing of an earlier one."""
+        return None if name in self.down else self.programs.get(name)
 
     async def dial(self, name: str, service: Service) -> trio.SocketStream:
         """A connection to a host from itself; no cut hides the admin port."""

@@ -10,7 +10,7 @@ writes the rows of this run; whatever was broken is healed at the end, or named.
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -42,6 +42,7 @@ class OwnCluster(Watched):
         self.file = file
         self.place = place
         self.hooks = Hooks(file.hooks, place, out)
+        self._ends: Counter[str] = Counter()  # how often each member was ended
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._admin = {member.id: member.admin for member in file.cluster.members}
         self._keeper = {server.id: server.address for server in file.cluster.zookeepers}
@@ -58,6 +59,10 @@ class OwnCluster(Watched):
     def advice(self) -> str:
         """The operator's own command."""
         return f"see: migratory status --admin {','.join(self._admin.values())}"
+
+    def life(self, name: str) -> object:
+        """How many lives it had before."""
+        return self._ends[name]
 
     async def dial(self, name: str, service: Service) -> trio.SocketStream:
         """A connection from here."""
@@ -111,7 +116,7 @@ class OwnCluster(Watched):
                 await self.wait_remembered(name)
             await stack.enter_async_context(self.hooks.breaking(way.hook, spots))
             if way.hook == "kill":
-                self.forgetful.add(name)
+                self._forget(name)
             await hold(name)
 
     async def _roll(self, _cluster: Watched, _target: str, hold: Hold) -> None:
@@ -123,9 +128,13 @@ class OwnCluster(Watched):
                     with trio.move_on_after(PATIENCE):
                         await self.wait_remembered(name)
                     async with self.hooks.breaking("stop", self.member(name)):
-                        self.forgetful.add(name)
+                        self._forget(name)
                     with trio.move_on_after(PATIENCE):
                         await self._wait_normal(name)
+
+    def _forget(self, name: str) -> None:
+        self._ends[name] += 1
+        self.forgetful.add(name)
 
     async def _wait_normal(self, name: str) -> None:
         while name in self.forgetful:

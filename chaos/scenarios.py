@@ -76,7 +76,7 @@ _ALL = (
     _aimed("full-disk", "no room for traces, logs and ZooKeeper", "", (0, "full-disk", C, 6), (9, "zookeeper-disk", "leader", 7), (11, "pause", C, 3)),
     _aimed("bad-cables", "packets are lost and late at the coordinator", "", (0, "lossy-link", C, 7), (9, "late-link", C, 7)),
     msgspec.structs.replace(
-        _aimed("recover", "an operator accepts loss while the member that holds everything is cut off", "takeover sync", (0, "recover", "all", 20)), cycle=48.0,
+        _aimed("recover", "an operator accepts loss while the member that holds everything is cut off", "takeover", (0, "recover", "all", 20)), cycle=48.0,
     ),
     _aimed("sleepwalk", "a deposed coordinator wakes and knows nothing of it", "takeover sync", (0, "sleepwalk", C, 3)),
     _aimed("amnesia", "one of two copies is forgotten, the other is cut off, a member that lacks both goes on", "takeover sync", (0, "cut-peers", "third", 3.5), (3, "cut-peers", C, 8), (3, "kill-quick", "second", 1)),

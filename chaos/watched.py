@@ -1,7 +1,7 @@
 """What members and ZooKeeper servers say of themselves, whoever started them.
 
-Invariant: a member counts as forgetful from its start until it says that it is NORMAL; whoever
-starts one puts it into `forgetful`.
+Invariant: a member counts as forgetful from its end until its next life says that it is NORMAL;
+whoever ends one puts it into `forgetful`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Watched(ABC):
         self.survive = survive
         self.directory = directory
         self.network = network
-        self.forgetful: set[str] = set()  # members that were started and not seen NORMAL since
+        self.forgetful: set[str] = set()  # members that were ended and not seen NORMAL since
 
     @property
     @abstractmethod
@@ -56,6 +56,10 @@ class Watched(ABC):
         """Where people look when members are not well."""
         return f"the members' logs are in {self.directory}"
 
+    @abstractmethod
+    def life(self, name: str) -> object:
+        """Something that is another one for each life of a member; None while it has none."""
+
     def revive(self) -> list[str]:
         """Start what ended by itself; who that was."""
         return []
@@ -63,6 +67,7 @@ class Watched(ABC):
     async def status(self, name: str) -> Status | None:
         """What a member says of itself; None while it does not."""
         request = b"GET /status HTTP/1.1\r\nHost: member\r\nConnection: close\r\n\r\n"
+        life = self.life(name)
         answer = await self._ask(name, "admin", request)
         try:
             found = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
@@ -70,7 +75,7 @@ class Watched(ABC):
             return None
         if not isinstance(found, dict) or "groups" not in found:
             return None
-        if found["normal"]:
+        if found["normal"] and life is not None and life == self.life(name):
             self.forgetful.discard(name)
         return found
 

@@ -60,9 +60,8 @@ def resume(view: GroupView, topic: str, asked: Position, *, confirmed: bool) -> 
     if record is None:
         if asked.sequence == view.state.vacant:  # nothing was there, and nothing has come since
             return Start(Resumed(0), asked)
-    elif asked.sequence < record.seq or (
-        asked.sequence == record.seq and (asked.epoch <= record.epoch or confirmed)
-    ):
+    elif asked.sequence <= record.seq and (asked.epoch <= record.epoch or confirmed):
+        # Whoever has seen a later epoch may have it from a history that replaced this one.
         return _known(record, asked)
     if confirmed:  # 5
         return Start(Reset(UNKNOWN_POSITION), head(view, topic))

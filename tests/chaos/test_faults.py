@@ -65,6 +65,28 @@ async def test_no_member_forgets_while_another_has(cluster: Cluster) -> None:
     assert waited.cancelled_caught
 
 
+async def test_a_member_has_forgotten_as_soon_as_it_is_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two faults that wait for the same moment do not both get it."""
+    killed = []
+
+    async def kill(name: str) -> None:
+        async with cluster.replacing(name):
+            cluster.kill(name)
+            killed.append(name)
+            await trio.sleep(1)
+
+    for name in ("m1", "m2"):
+        cluster.programs[name] = Program(["this"], "-", tmp_path / "log")
+    with trio.move_on_after(0.5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kill, "m1")
+            nursery.start_soon(kill, "m2")
+    await cluster.close()
+    assert len(killed) == 1
+
+
 def test_a_full_disk_is_full_for_one_process_until_it_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
