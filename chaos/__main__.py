@@ -42,10 +42,9 @@ async def run(
     out
         A new directory for run.json, logs and traces.
     cluster
-        A file that describes a running cluster and how to break it (docs/sre_guide.md); by
-        default a cluster is started for the run.
+        A file about a running cluster and how to break it (docs/sre_guide.md).
     """
-    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, cluster))
+    return await _until_signal(lambda: start_run(scenario, seed, minutes, out, cluster), out)
 
 
 @app.command
@@ -61,7 +60,7 @@ async def replay(directory: Path, /, *, out: Path, cluster: Path | None = None) 
     cluster
         As in `run`.
     """
-    return await _until_signal(lambda: replay_run(directory, out, cluster))
+    return await _until_signal(lambda: replay_run(directory, out, cluster), out)
 
 
 @app.command(name="list")
@@ -78,7 +77,7 @@ def list_scenarios(*, kinds: Annotated[bool, Parameter(negative=())] = False) ->
         print(f"{name:<24} {each.says}")
 
 
-async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
+async def _until_signal(work: Callable[[], Awaitable[Outcome]], out: Path) -> int:
     """Run to the end, or until somebody wants it to end; then everything is still cleaned up."""
     ended_by: list[int] = []
     async with trio.open_nursery() as nursery:
@@ -95,6 +94,7 @@ async def _until_signal(work: Callable[[], Awaitable[Outcome]]) -> int:
     if ended_by:
         name = signal.Signals(ended_by[0]).name
         raise MigratoryError("INTERRUPTED", f"ended by {name} before its end; all is healed")
+    print(f"for the verdict: python -m spark check {out / 'traces'} --report {out / 'report'}")
     return 0
 
 
