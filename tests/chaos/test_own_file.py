@@ -29,7 +29,7 @@ NAME = re.compile("`([a-z_-]+)`")
 def test_the_hooks_for_other_machines_are_valid(tmp_path: Path) -> None:
     """The guide's second example fits the first one's members, and all its faults are possible."""
     own = block("`own.toml`").partition("[hooks]")[0].replace('directory = "traces"\n', "")
-    file = described(tmp_path, own + block("packets where they arrive"))
+    file = described(tmp_path, own + block("route that leads nowhere"))
     assert possible_kinds(file) >= {"kill-long", "pause", "rolling-restart", "cut-zookeeper"}
     assert "cut-clients" not in possible_kinds(file)
 
