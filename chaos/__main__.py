@@ -48,13 +48,12 @@ async def run(
     out
         A new directory for run.json, logs and traces.
     cluster
-        A file that describes a running cluster and how to break it (docs/sre_guide.md); by
-        default a cluster is started for the run.
+        A file about a running cluster and how to break it (docs/sre_guide.md).
     """
 
     async def work() -> int:
         await start_run(scenario, seed, minutes, out, load, cluster)
-        return 0
+        return _say_how_to_judge(out)
 
     return await _until_signal(work)
 
@@ -75,7 +74,7 @@ async def replay(directory: Path, /, *, out: Path, cluster: Path | None = None) 
 
     async def work() -> int:
         await replay_run(directory, out, cluster)
-        return 0
+        return _say_how_to_judge(out)
 
     return await _until_signal(work)
 
@@ -121,6 +120,11 @@ def list_scenarios(*, kinds: Annotated[bool, Parameter(negative=())] = False) ->
     shown = KINDS if kinds else SCENARIOS
     for name, each in shown.items():
         print(f"{name:<24} {each.says}")
+
+
+def _say_how_to_judge(out: Path) -> int:
+    print(f"for the verdict: python -m spark check {out / 'traces'} --report {out / 'report'}")
+    return 0
 
 
 async def _until_signal(work: Callable[[], Awaitable[int]], remedy: str = "") -> int:

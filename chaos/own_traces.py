@@ -47,7 +47,7 @@ def check_traces(traces: Path, file: OwnFile, boots: Mapping[str, int]) -> None:
     run = file.trace.run
     for member, boot in boots.items():
         first = traces / f"{member}-{boot}.0.jsonl"
-        rows = decode_rows(first.read_bytes()[: 1 << 16]) if first.exists() else []
+        rows = decode_rows(_beginning(first))
         if not rows or rows[0].n != 0:
             wrong = f"{member} writes no rows of run {run} in its present life (boot {boot})"
             remedy = f'restart it with [trace] mode = "full", run = "{run}"; see docs/sre_guide.md'
@@ -77,6 +77,14 @@ def _files(place: Path, members: Iterable[str]) -> list[Path]:
     """The files of all lives of these members, and of nobody whose name only begins alike."""
     lives = re.compile(rf"(?:{'|'.join(members)})-[0-9]+\.[0-9]+\.jsonl")
     return sorted(path for path in place.iterdir() if lives.fullmatch(path.name))
+
+
+def _beginning(path: Path) -> bytes:
+    """The first lines of a file that may not be there."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as opened:
+        return opened.read(1 << 16)
 
 
 def _topics(files: Iterable[Path], prefix: str, having: bytes = b"") -> set[bytes]:

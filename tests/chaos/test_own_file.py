@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,15 @@ import trio.testing
 from chaos.__main__ import main
 from chaos.cluster import CLIENTS
 from chaos.own_cluster import WAYS, possible_kinds
-from chaos.own_file import HOOKS, OwnHooks
+from chaos.own_file import HOOKS, OwnFile, OwnHooks
 from chaos.own_traces import check_fullness
+from chaos.plan import Fault, make_plan
+from chaos.scenarios import SCENARIOS
+from chaos.stages import OthersMaking
 from migratory.errors import ConfigError, MigratoryError
-from tests.chaos.guide import block, cluster_of, described
+from tests.chaos.guide import GUIDE, block, cluster_of, described
+
+NAME = re.compile("`([a-z_-]+)`")
 
 # ---- files --------------------------------------------------------------------------------------
 
@@ -23,7 +29,7 @@ from tests.chaos.guide import block, cluster_of, described
 def test_the_hooks_for_other_machines_are_valid(tmp_path: Path) -> None:
     """The guide's second example fits the first one's members, and all its faults are possible."""
     own = block("`own.toml`").partition("[hooks]")[0].replace('directory = "traces"\n', "")
-    file = described(tmp_path, own + block("packets where they arrive"))
+    file = described(tmp_path, own + block("route that leads nowhere"))
     assert possible_kinds(file) >= {"kill-long", "pause", "rolling-restart", "cut-zookeeper"}
     assert "cut-clients" not in possible_kinds(file)
 
@@ -35,6 +41,19 @@ def test_every_hook_of_a_file_is_known_by_its_kind() -> None:
     breaking = {name for name, hook in HOOKS.items() if hook.healed_by}
     assert {way.hook for way in WAYS.values()} == breaking
     assert {hook.healed_by for hook in HOOKS.values()} - {""} == fields - breaking - {"collect"}
+
+
+def test_the_guide_has_every_key_and_hook() -> None:
+    """Whoever writes a file finds in the guide all that it may say, and what follows from it."""
+    text = GUIDE.read_text()
+    tables = text[text.index("### The file") : text.index("### Three machines")]
+    told = [[set(NAME.findall(cell)) for cell in row.split("|")] for row in tables.splitlines()]
+    rows = [cells for cells in told if len(cells) == 5 and cells[1]]
+    assert set().union(*(hooks for _, hooks, _, _, _ in rows)) >= set(HOOKS)
+    assert set().union(*(kinds for _, _, _, kinds, _ in rows)) >= set(WAYS)
+    for section in msgspec.structs.fields(OwnFile):
+        for field in msgspec.structs.fields(section.type):
+            assert field.encode_name in HOOKS or f"`{section.name}.{field.encode_name}" in tables
 
 
 def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
@@ -90,6 +109,27 @@ def test_what_a_file_cannot_do_is_named(
     assert main(["run", "--cluster", str(own), "--out", str(out), *words]) in (1, 2)
     assert f"chaos: {code}: " in capsys.readouterr().err
     assert not out.exists()
+
+
+# ---- plans --------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_cast_with_the_members_of_the_file(tmp_path: Path) -> None:
+    """m1 of a plan is the first member in the file, so that it can be replayed on any cluster."""
+    ids = {"m1": "m3", "m2": "b", "m3": "c"}
+    text = re.sub(r'(?<=id = ")m\d', lambda found: ids[found[0]], block("`own.toml`"))
+    (tmp_path / "own.toml").write_text(text)
+    stage = OthersMaking(tmp_path / "own.toml")
+    plan = make_plan(stage.fitted(SCENARIOS["p7"]), 1, 0.5, stage.possible)
+    targets = ["m1", "m2|m3", "m3>m1", "coordinator", "clients"]
+    faults = [Fault(f"f{n}", "pause", target, n, 1) for n, target in enumerate(targets)]
+    cast = stage.cast(msgspec.structs.replace(plan, faults=faults))
+    assert [fault.target for fault in cast.faults] == [
+        "m3", "b|c", "c>m3", "coordinator", "clients",
+    ]  # fmt: skip
+    assert {fault.target for fault in stage.cast(plan).faults} <= {"m3", "b", "c", "clients"}
+    with pytest.raises(MigratoryError, match="OTHER_CLUSTER: the plan is for 5 members"):
+        stage.cast(msgspec.structs.replace(plan, members=5))
 
 
 # ---- faults and traces by hooks -----------------------------------------------------------------
