@@ -193,6 +193,7 @@ class _Run:
             began = trio.current_time()
             nursery.start_soon(self._watch, began)
             await self._break_and_quiet(began)
+            self.workload.signal(signal.SIGUSR2)
             await self.cluster.wait_normal()
             self._enter("healed")
             await trio.sleep_until(self._last_fault + CALM)

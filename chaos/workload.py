@@ -7,9 +7,9 @@ sees it.
 Subscribers behave as people do: steady ones read everything; flapping ones leave and resume with
 their positions; truants stay away for longer than the history lasts; slow ones read too slowly;
 pausing ones stop reading for a while; strays come with positions that nobody gave them; a herd
-reads the hot topics. SIGUSR1 makes all subscribers leave and come back at once. SIGTERM ends
-publishing, waits for outcomes, lets deliveries arrive, and ends. One JSON line per second on stdout
-says how it goes.
+reads the hot topics. SIGUSR1 makes all subscribers leave and come back at once; after SIGUSR2 no
+line breaks any more, since the cluster is to be judged alone; SIGTERM ends publishing, waits for
+outcomes, lets deliveries arrive, and ends. One JSON line per second on stdout says how it goes.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Workload:
         self._load = load
         self._stop = trio.Event()
         self._stampede = trio.Event()
+        self._calm = False
 
     def _open(
         self, name: str, servers: list[str] | None = None
@@ -117,10 +118,13 @@ class Workload:
         self._say()
 
     async def _listen(self) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR1) as signals:
+        heard = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+        with trio.open_signal_receiver(*heard) as signals:
             async for number in signals:
                 if number == signal.SIGTERM:
                     self._stop.set()
+                elif number == signal.SIGUSR2:
+                    self._calm = True
                 else:
                     self._stampede.set()
                     self._stampede = trio.Event()
@@ -155,8 +159,9 @@ class Workload:
         """Come, publish over a line that breaks, leave, and come again as somebody else."""
         random = Random(f"{self._seed}:{name}")
         while not self._stop.is_set():
+            lasts = (1e9, 1e9) if self._calm else pace.line
             async with (
-                open_bad_line(self._servers, random, pace.line) as address,
+                open_bad_line(self._servers, random, lasts) as address,
                 self._open(name, [address]) as client,
             ):
                 await self._publish(client, name, pace, random, random.uniform(*JOURNEY))
