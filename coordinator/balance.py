@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from coordinator.cluster import (
     DRAIN_NOTICE,
-    ELECTIONS_IN_FLIGHT,
     HANDOVER_COMMIT,
     HANDOVER_PREQ,
+    HANDOVERS_IN_FLIGHT,
     KEEPER_FRESH,
     REBALANCE_EVERY,
     REBALANCE_QUIET,
@@ -124,7 +124,7 @@ class Balance:
         if not self._keeper_answers():
             return
         for replica in led:
-            if moving >= ELECTIONS_IN_FLIGHT:
+            if moving >= HANDOVERS_IN_FLIGHT:
                 break
             target = self._target(replica)
             if target and replica.leading is not None and not replica.leading.handing_to:

@@ -35,7 +35,8 @@ TAIL_BYTES = 16 << 20  # uncommitted bytes of a group: BUSY
 ALL_TAILS_BYTES = 256 << 20  # uncommitted bytes of all groups led here: BUSY
 CHUNK_BYTES = 256 << 10  # entries or topics in one message: the rest comes with the next one
 PIN_BYTES = 64 << 20  # log kept for a transfer: the transfer is given up
-ELECTIONS_IN_FLIGHT = 16  # further groups wait for their turn
+ELECTIONS_IN_FLIGHT = 32  # further groups wait for their turn
+HANDOVERS_IN_FLIGHT = 16  # the same; fewer, since each of these groups has stopped
 TRANSFERS_IN_FLIGHT = 4  # groups that a recovering member asks for at a time
 
 # Patience, in seconds.

@@ -246,8 +246,7 @@ def elect(
     An existing coordinator node is deleted only if it belongs to one of `may_depose` or to an
     earlier life of this member. Deposing costs availability at worst, never safety.
     """
-    node = yield from read_one(paths.group(g))
-    held = yield from read_one(paths.coord(g))
+    node, held = yield from read_many([paths.group(g), paths.coord(g)])
     if isinstance(node, Fault):
         return NotElected(g, 0, 0, None)
     state = decode_group(node)

@@ -5,9 +5,9 @@
 `cut` takes the coordinator's host off the network, `cut-peers` cuts it from the other members only.
 Every process has a host of its own (a network namespace; without root everything is on loopback and
 cannot be cut). A publisher that is connected to another member sends a message every 10 ms to a
-group of the victim. The time counts from just before the fault to the first acknowledgement of a
-message sent after it. Then the fault is taken back and everybody becomes NORMAL. Members write full
-traces. From their logs the time is divided into phases:
+group of the victim. The time counts from just before the fault is made to the first acknowledgement
+of a message sent when it was complete. Then the fault is taken back and everybody becomes NORMAL.
+Members write full traces. From their logs the time is divided into phases:
 
     noticed   the last of the others suspects the victim
     elected   one of them has won the election in ZooKeeper
@@ -18,7 +18,7 @@ traces. From their logs the time is divided into phases:
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import random
 import subprocess
 import sys
@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 import trio
 
-from chaos.cluster import CLIENTS, Cluster, open_cluster
+from chaos.cluster import CLIENTS, LOOK, Cluster, open_cluster
 from chaos.nemesis import BREAKS
 from chaos.network import open_network
 from chaos.plan import Plan
@@ -75,7 +75,7 @@ async def one(cluster: Cluster, fault: str, start: float) -> Outcome:
     began = 0.0
 
     async def hold(_: str) -> None:
-        ends["acked"] = await first_after(lines, began) - began
+        ends["acked"] = await first_after(lines, time.monotonic()) - began
 
     try:
         lines = prober.lines()
@@ -95,14 +95,20 @@ async def one(cluster: Cluster, fault: str, start: float) -> Outcome:
 
 
 async def choose(cluster: Cluster) -> tuple[str, int]:
-    """A member that coordinates, and one of its groups."""
-    led = {
-        name: [g["group"] for g in status["groups"] if g["role"] == "coordinator"]
-        for name, status in (await cluster.statuses()).items()
-        if status is not None
-    }
-    victim = random.choice([name for name, groups in led.items() if groups])
-    return victim, random.choice(led[victim])
+    """A member that coordinates, by its own word and that of all others, and one of its groups."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            views = [s["groups"] for s in (await cluster.statuses()).values() if s is not None]
+            led: dict[str, list[int]] = {}
+            for group, *others in zip(*views, strict=True):
+                names = {g["coordinator"] for g in (group, *others)}
+                epochs = {g["epoch"] for g in (group, *others)}
+                if len(names) == len(epochs) == 1 and len(views) == MEMBERS:
+                    led.setdefault(names.pop(), []).append(group["group"])
+            if sum(map(len, led.values())) == GROUPS:
+                victim = random.choice(list(led))
+                return victim, random.choice(led[victim])
+            await trio.sleep(LOOK)
 
 
 async def first_after(lines: AsyncIterator[bytes], moment: float) -> float:
@@ -118,7 +124,7 @@ def look(log: bytes, victim: str, group: int, wall: float, ends: dict[str, float
     """Find the ends of phases in what a member wrote since the fault."""
     for line in log.splitlines():
         said: dict[str, Any] = msgspec.json.decode(line)
-        after = datetime.datetime.fromisoformat(said["timestamp"]).timestamp() - wall
+        after = dt.datetime.fromisoformat(said["timestamp"]).timestamp() - wall
         if after > ends["acked"]:
             return
         if said["event"] == "suspect" and said["detail"].startswith(f"{victim}:"):

@@ -36,4 +36,4 @@ async def tell(receipt: Receipt, sent: float, client: Client) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, sys.argv[1], sys.argv[2])

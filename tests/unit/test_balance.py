@@ -119,7 +119,7 @@ def test_a_second_order_to_drain_does_not_begin_the_notice_again() -> None:
 
 def test_draining_moves_a_few_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand-overs are bounded like elections."""
-    monkeypatch.setattr("coordinator.balance.ELECTIONS_IN_FLIGHT", 1)
+    monkeypatch.setattr("coordinator.balance.HANDOVERS_IN_FLIGHT", 1)
     stage = opened(groups=6)
     many = led(stage, "a")
     assert many > 1
