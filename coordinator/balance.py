@@ -3,19 +3,24 @@
 A hand-over stops accepting, waits until everything is committed, then invites the target, which
 stands at once. If that does not happen in time, the coordinator accepts again; publications that
 came meanwhile were held and are stamped then. Nothing here affects safety.
+
+None is begun unless ZooKeeper answered just before: without it nobody can stand, so the group would
+stop for nothing, again and again for as long as ZooKeeper is away.
 """
 
 from __future__ import annotations
 
 from coordinator.cluster import (
     DRAIN_NOTICE,
-    ELECTIONS_IN_FLIGHT,
     HANDOVER_COMMIT,
     HANDOVER_PREQ,
+    HANDOVERS_IN_FLIGHT,
+    KEEPER_FRESH,
     REBALANCE_EVERY,
     REBALANCE_QUIET,
 )
 from coordinator.context import Context, PeerView
+from coordinator.keeper import synced
 from coordinator.replica import Replica
 from migratory.wire.ids import rank
 from migratory.wire.peer import Invite
@@ -33,6 +38,8 @@ class Balance:
         self._told: set[str] = set()
         self._last_move = ctx.now
         self._moves = 0
+        self._asking = False  # whether ZooKeeper owes an answer
+        self._answered = float("-inf")
 
     @property
     def led(self) -> list[Replica]:
@@ -49,6 +56,18 @@ class Balance:
         else:
             self._rebalance(len(moving))
         return bool(moving) or (self.ctx.draining and not self.drained)
+
+    def _keeper_answers(self) -> bool:
+        """Whether ZooKeeper answered lately; it is asked in time for the next look."""
+        now = self.ctx.now
+        if not self._asking and now - self._answered > KEEPER_FRESH / 2:
+            self._asking = True
+            self.ctx.run(synced(), self._on_answer)
+        return now - self._answered <= KEEPER_FRESH
+
+    def _on_answer(self, _: object) -> None:
+        self._asking = False
+        self._answered = self.ctx.now
 
     # ---- one hand-over -------------------------------------------------------------------------
 
@@ -81,6 +100,8 @@ class Balance:
         assert leading is not None
         self.ctx.note("hand_over_failed", replica.g, replica.epoch, detail=leading.handing_to)
         leading.handing_to = ""
+        # Its target may be without ZooKeeper: trying often would stop one group after another.
+        self._last_move = self.ctx.now + REBALANCE_QUIET
         held, leading.held = leading.held, []
         for contact, via, items in held:
             leading.publish(contact, items, via)
@@ -100,8 +121,10 @@ class Balance:
             self.drained = not any(r.standing or r.bid is not None for r in self.replicas)
             self.ctx.ready.drained = self.drained
             return
+        if not self._keeper_answers():
+            return
         for replica in led:
-            if moving >= ELECTIONS_IN_FLIGHT:
+            if moving >= HANDOVERS_IN_FLIGHT:
                 break
             target = self._target(replica)
             if target and replica.leading is not None and not replica.leading.handing_to:
@@ -166,7 +189,7 @@ class Balance:
         if len(led) <= fair + 1:
             return
         target = min(targets, key=lambda p: len(p.leads))
-        if len(target.leads) < fair:
+        if len(target.leads) < fair and self._keeper_answers():
             self._last_move = now
             self._moves += 1  # another one each time: one that will not go must not block the rest
             self.hand_over(led[self._moves % len(led)], target.member)

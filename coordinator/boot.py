@@ -26,12 +26,12 @@ from coordinator.keeper import (
     Paths,
     Session,
     Set,
-    Sync,
     decode_group,
     read_boots,
     read_many,
     read_one,
     release,
+    synced,
 )
 from migratory.wire.ids import Boot
 
@@ -49,8 +49,7 @@ def boot(
     registered = yield from register(paths, me, MemberNode(mine, peer, client))
     if not registered:
         return BootRefused("ID_IN_USE", f"another process took the id {me} while this one started")
-    while (yield Sync()) is Fault.LOST:
-        pass
+    yield from synced()
     nodes = yield from read_many([paths.group(g) for g in range(groups)])
     boots = yield from read_boots(paths)
     return Booted(mine, [decode_group(node) for node in nodes], boots)

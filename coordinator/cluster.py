@@ -35,7 +35,8 @@ TAIL_BYTES = 16 << 20  # uncommitted bytes of a group: BUSY
 ALL_TAILS_BYTES = 256 << 20  # uncommitted bytes of all groups led here: BUSY
 CHUNK_BYTES = 256 << 10  # entries or topics in one message: the rest comes with the next one
 PIN_BYTES = 64 << 20  # log kept for a transfer: the transfer is given up
-ELECTIONS_IN_FLIGHT = 16  # further groups wait for their turn
+ELECTIONS_IN_FLIGHT = 32  # further groups wait for their turn
+HANDOVERS_IN_FLIGHT = 16  # the same; fewer, since each of these groups has stopped
 TRANSFERS_IN_FLIGHT = 4  # groups that a recovering member asks for at a time
 
 # Patience, in seconds.
@@ -47,6 +48,7 @@ TRANSFER_PATIENCE = 5.0  # silence in a transfer: it begins again
 RESEND_PATIENCE = 0.5  # a follower's silence about entries sent to it: they are sent again
 HANDOVER_COMMIT = 1.0  # for commit == last before an invitation: accept again
 HANDOVER_PREQ = 0.5  # for the invited to ask for promises: accept again
+KEEPER_FRESH = 0.5  # since ZooKeeper last answered: no hand-over is begun
 DRAIN_NOTICE = 0.5  # for the others to hear that this member wants to leave
 REBALANCE_QUIET = 10.0  # after the last takeover, and NORMAL everywhere for the target
 REBALANCE_EVERY = 0.5

@@ -20,7 +20,7 @@ class PeerView:
 
     __slots__ = (
         "boot", "commits", "draining", "heard", "leads", "leaving", "linked", "member",
-        "normal_since", "reaches", "refused", "suspected", "suspects",
+        "normal_since", "reaches", "refused", "suspected", "suspects", "wants",
     )  # fmt: skip
 
     def __init__(self, member: str, now: float) -> None:
@@ -36,6 +36,7 @@ class PeerView:
         self.suspects: frozenset[str] = frozenset()
         self.draining = False
         self.leaving = False
+        self.wants: frozenset[int] = frozenset()  # groups whose coordinator its clients wait for
         self.normal_since: float | None = None  # NORMAL in all groups since
 
     @property

@@ -36,17 +36,23 @@ class Elections:
         self.in_flight = 0
 
     def tick(self) -> bool:
-        """Stand where it is time to. True while some group has no coordinator."""
+        """Stand where it is time to. True while some group has no coordinator.
+
+        Where someone waits, here or at another member, comes first: the other groups give way for
+        a moment, since elections share what ZooKeeper can do.
+        """
         leaderless = [r for r in self.replicas if self._leaderless(r)]
         if not leaderless:
             return False
-        leaderless.sort(key=lambda r: not r.contact.waiting)  # where someone waits, first
+        wanted = self._wanted(leaderless)
+        leaderless.sort(key=lambda r: r.g not in wanted)
         for replica in leaderless:
             if self.in_flight >= ELECTIONS_IN_FLIGHT:
                 break
             if replica.standing or self.ctx.now < replica.wait_until:
                 continue
-            if self._my_turn(replica):
+            way = RANK_DELAY if wanted and replica.g not in wanted else 0.0
+            if self._my_turn(replica, way):
                 self.stand(replica)
         return True
 
@@ -69,15 +75,20 @@ class Elections:
         silent = ctx.now - ctx.peers[leader].heard > ctx.cluster.session / 2
         return silent and not any(leader in p.reaches for p in ctx.reached())
 
-    def _my_turn(self, replica: Replica) -> bool:
-        """Whether this member may stand now, by its rank among those that may."""
+    def _wanted(self, leaderless: list[Replica]) -> set[int]:
+        """Those of these groups in which publications wait, as far as this member knows."""
+        elsewhere = frozenset[int]().union(*(peer.wants for peer in self.ctx.reached()))
+        return {r.g for r in leaderless if r.contact.waiting or r.g in elsewhere}
+
+    def _my_turn(self, replica: Replica, way: float) -> bool:
+        """Whether this member may stand now, by its rank among those that may, after `way`."""
         eligible = self._eligible(replica)
         if self.ctx.me not in eligible:
             self._say_who_waits(replica, eligible)
             return False
         order = [m for m in self.ranks[replica.g] if m in eligible]
         delay = order.index(self.ctx.me) * RANK_DELAY
-        return self.ctx.now >= replica.leaderless_since + delay
+        return self.ctx.now >= replica.leaderless_since + delay + way
 
     def _eligible(self, replica: Replica) -> set[str]:
         """Members that may stand: NORMAL ones with T in contact, or everybody in a cold start."""

@@ -220,6 +220,12 @@ def read_many(paths: list[str]) -> Generator[KeeperOp, Any, list[Node | Fault]]:
     return result
 
 
+def synced() -> Generator[KeeperOp, Any, None]:
+    """Wait until a quorum has answered: reads here see everything written before."""
+    while (yield Sync()) is Fault.LOST:
+        pass
+
+
 def read_boots(paths: Paths) -> Generator[KeeperOp, Any, dict[str, Boot]]:
     """The boots of all members that are registered now."""
     while (names := (yield Children(paths.members))) is Fault.LOST:
@@ -240,8 +246,7 @@ def elect(
     An existing coordinator node is deleted only if it belongs to one of `may_depose` or to an
     earlier life of this member. Deposing costs availability at worst, never safety.
     """
-    node = yield from read_one(paths.group(g))
-    held = yield from read_one(paths.coord(g))
+    node, held = yield from read_many([paths.group(g), paths.coord(g)])
     if isinstance(node, Fault):
         return NotElected(g, 0, 0, None)
     state = decode_group(node)
@@ -275,8 +280,7 @@ def elect(
 
 def _read_back(paths: Paths, g: int, mine: bytes) -> Generator[KeeperOp, Any, bool]:
     """Whether a transaction of unknown outcome took place: its node is there and is ours."""
-    while (yield Sync()) is Fault.LOST:
-        pass
+    yield from synced()
     node = yield from read_one(paths.coord(g))
     session = yield Session()
     return isinstance(node, Node) and node.value == mine and node.owner == session
@@ -344,5 +348,4 @@ def raise_floor(
         op = Set(paths.group(g), msgspec.json.encode(wanted), node.version)
         outcomes = yield Multi((op,))
         if outcomes is Fault.LOST:
-            while (yield Sync()) is Fault.LOST:
-                pass
+            yield from synced()

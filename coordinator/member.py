@@ -57,6 +57,7 @@ class Member:
         self.balance = Balance(self.ctx, self.replicas)
         self.upkeep = Upkeep(self.ctx, self.replicas)
         self._next_heartbeat = now
+        self._next_doubt = now  # when the first peer that stays silent will be suspected
         self._expected_tick = now
         self._busy = True
         session = cluster.session
@@ -120,9 +121,8 @@ class Member:
 
     def next_wake(self) -> float:
         """When a Tick is due at the latest."""
-        if self._busy:
-            return min(self._expected_tick, self._next_heartbeat)
-        return self._next_heartbeat
+        wake = min(self._next_heartbeat, self._next_doubt)
+        return min(wake, self._expected_tick) if self._busy else wake
 
     # ---- peers ---------------------------------------------------------------------------------
 
@@ -235,7 +235,13 @@ class Member:
             self.ctx.draining,
             self._knows(),
             self.ctx.leaving,
+            [r.g for r in self.replicas if r.contact.waiting and not self._led(r)],
         )
+
+    def _led(self, replica: Replica) -> bool:
+        """Whether a coordinator of the group can be talked to."""
+        leader = replica.leader
+        return leader == self.ctx.me or (bool(leader) and self.ctx.peers[leader].reached)
 
     def _knows(self) -> list[tuple[int, int, int]]:
         """Coordinators that this member hears, for those that do not."""
@@ -261,6 +267,7 @@ class Member:
         peer.suspects = frozenset(message.suspects)
         peer.draining = message.draining
         peer.leaving = message.leaving
+        peer.wants = frozenset(message.wants)
         if min(message.commits) < 0:
             peer.normal_since = None
         elif peer.normal_since is None:
@@ -373,9 +380,7 @@ class Member:
             self.ctx.note("paused", detail=f"{now - self._expected_tick:.1f} s")
             for peer in self.ctx.peers.values():
                 peer.heard = now
-        for peer in self.ctx.peers.values():
-            if now - peer.heard > self._suspect_after:
-                self._suspect(peer, "silent")
+        self._doubt()
         self._busy = self.elections.tick()
         self._busy = self.balance.tick() or self._busy
         for replica in self.replicas:
@@ -390,6 +395,16 @@ class Member:
             self._next_heartbeat = now + self._heartbeat_every
             self.upkeep.catch_up()
         self._expected_tick = now + (BUSY_TICK if self._busy else self._heartbeat_every)
+
+    def _doubt(self) -> None:
+        """Suspect who was silent for too long; know when to look again, and not a beat later."""
+        self._next_doubt = float("inf")
+        for peer in self.ctx.peers.values():
+            due = peer.heard + self._suspect_after
+            if due <= self.ctx.now:
+                self._suspect(peer, "silent")
+            elif not peer.suspected:
+                self._next_doubt = min(self._next_doubt, due)
 
     def _tick_replica(self, replica: Replica) -> None:
         contact = replica.contact

@@ -58,6 +58,7 @@ class Heartbeat(_Peer, frozen=True, tag=2):
         tuple[int, int, int]
     ] = []  # (group, epoch, member by rank of id) of others it hears
     leaving: bool = False  # it drains, and it is its turn
+    wants: list[int] = []  # groups in which publications wait there for a coordinator
 
 
 class Preq(_Group, frozen=True, tag=3):

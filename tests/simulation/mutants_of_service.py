@@ -244,11 +244,7 @@ VOTES = (
     Mutant(
         "read back without a sync",
         "connection loss: sync, then read back",
-        (
-            Change(
-                KEEPER + "_read_back", "while (yield Sync()) is Fault.LOST:\n        pass\n    ", ""
-            ),
-        ),
+        (Change(KEEPER + "_read_back", "yield from synced()\n    ", ""),),
         weather=(("keeper_loss", 0.2), ("stale_reads", 0.5), ("depose_every", 0.7)),
     ),
     Mutant(

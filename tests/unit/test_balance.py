@@ -14,6 +14,17 @@ def led(stage: Stage, name: str) -> int:
     return len(stage.lives[name].member.balance.led)
 
 
+def late_comer() -> Stage:
+    """A cluster of which c joined late, so that it coordinates nothing yet."""
+    stage = staged(groups=12)
+    stage.start("a")
+    stage.start("b")
+    stage.run(1.0)
+    stage.start("c")
+    stage.run(5.0)
+    return stage
+
+
 def test_a_hand_over_under_way_is_not_begun_again() -> None:
     """A second order, or one for a group that is led elsewhere, changes nothing."""
     stage = opened()
@@ -108,7 +119,7 @@ def test_a_second_order_to_drain_does_not_begin_the_notice_again() -> None:
 
 def test_draining_moves_a_few_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand-overs are bounded like elections."""
-    monkeypatch.setattr("coordinator.balance.ELECTIONS_IN_FLIGHT", 1)
+    monkeypatch.setattr("coordinator.balance.HANDOVERS_IN_FLIGHT", 1)
     stage = opened(groups=6)
     many = led(stage, "a")
     assert many > 1
@@ -124,12 +135,7 @@ def test_draining_moves_a_few_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_member_that_came_late_is_given_its_share() -> None:
     """Some time after the last takeover groups move to the member that coordinates the fewest."""
-    stage = staged(groups=12)
-    stage.start("a")
-    stage.start("b")
-    stage.run(1.0)
-    stage.start("c")
-    stage.run(5.0)
+    stage = late_comer()
     assert led(stage, "c") == 0
     stage.run(12.0)
     assert led(stage, "c") > 0
@@ -137,3 +143,41 @@ def test_a_member_that_came_late_is_given_its_share() -> None:
     # Nobody holds more than one above its share of four, and nobody moves groups for less.
     assert max(led(stage, name) for name in "abc") <= 5
     assert sum(led(stage, name) for name in "abc") == 12
+
+
+def test_nothing_is_handed_over_while_zookeeper_is_away() -> None:
+    """Nobody could stand, and the group would stop for nothing: the member drains later."""
+    stage = opened()
+    stage.keeper_away = True
+    stage.give(stage.lives["a"], DrainWanted())
+    stage.run(2.0)
+    assert not any("hand_over" in line for line in stage.trace)
+    publish(stage, "a", item(1))
+    stage.settle()
+    assert "a acks #1 at 1:1" in stage.trace
+    stage.keeper_away = False
+    stage.errands()
+    stage.run(0.3)
+    assert "a is drained" in stage.trace
+
+
+def test_balancing_waits_for_zookeeper() -> None:
+    """Groups that are spread unevenly stay where they are until somebody else could stand."""
+    stage = late_comer()
+    stage.keeper_away = True
+    stage.run(20.0)
+    assert led(stage, "c") == 0
+    assert not any("hand_over" in line for line in stage.trace)
+    stage.keeper_away = False
+    stage.errands()
+    stage.run(5.0)
+    assert led(stage, "c") > 0
+
+
+def test_a_hand_over_that_failed_is_not_tried_again_soon() -> None:
+    """Its target may be without ZooKeeper, and each try costs publishers half a second."""
+    stage = late_comer()
+    hold(stage, "*>c", "Invite")
+    stage.run(15.0)
+    for name in "ab":
+        assert sum(line.startswith(f"{name} * hand_over g") for line in stage.trace) <= 1

@@ -7,18 +7,18 @@ import pytest
 from coordinator.events import DrainWanted, KeeperAnswer, Publish
 from coordinator.keeper import NotElected
 from coordinator.replica import Role
-from migratory.wire.ids import group_of
+from migratory.wire.ids import group_of, rank
 from migratory.wire.peer import Publication
 from tests.unit.decider_stage import hold, opened, staged
 
 
 def test_elections_are_bounded_and_all_take_place() -> None:
-    """At most sixteen are under way; the other groups wait for their turn."""
+    """At most 32 are under way; the other groups wait for their turn."""
     stage = staged("a", faults=0, groups=40)
     stage.start("a")
     stage.keeper_away = True
     stage.run(0.2)
-    assert stage.lives["a"].member.elections.in_flight == 16
+    assert stage.lives["a"].member.elections.in_flight == 32
     stage.keeper_away = False
     stage.errands()
     stage.run(0.5)
@@ -36,6 +36,24 @@ def test_groups_with_waiting_publications_come_first(monkeypatch: pytest.MonkeyP
     stage.keeper_away = True
     stage.tick(0.1)
     assert [r.g for r in stage.lives["a"].member.replicas if r.standing] == [g]
+
+
+def test_groups_that_are_wanted_elsewhere_come_first() -> None:
+    """Whose clients wait does not matter; the other groups follow a moment later."""
+    stage = opened(groups=24)
+    b = stage.lives["b"].member
+    led = [r.g for r in b.replicas if r.leader == "a"]
+    *others, wanted = [g for g in led if rank(g, "bc")[0] == "b"]
+    assert others
+    topic = next(f"/t/{n}" for n in range(1000) if group_of(f"/t/{n}", 24) == wanted)
+    hold(stage, "c>a")
+    stage.give(stage.lives["c"], Publish([Publication(topic, b"x", 0, "p", 1, 1)]))
+    stage.crash("a")
+    stage.keeper_away = True
+    stage.run(0.1)
+    assert [r.g for r in b.replicas if r.standing] == [wanted]
+    stage.run(0.2)
+    assert {wanted, *others} <= {r.g for r in b.replicas if r.standing}
 
 
 def test_an_election_without_a_result_leaves_the_member_free() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.events import KeeperAnswer, LinkUp, Publish, RecoverWanted, SessionOpened
+from coordinator.events import KeeperAnswer, LinkUp, Publish, RecoverWanted, SessionOpened, Tick
 from coordinator.keeper import GroupNode
 from coordinator.replica import Role
 from migratory.wire.ids import Boot
@@ -176,6 +176,19 @@ def test_a_process_that_was_paused_suspects_nobody_at_once() -> None:
     stage.tick(7.0, ["a"])
     assert stage.trace[0].startswith("a * paused")
     assert not any("suspect" in line for line in stage.trace)
+
+
+def test_a_silent_peer_is_suspected_to_the_moment() -> None:
+    """The member wakes when the silence is long enough, also between two heartbeats."""
+    stage = opened()
+    hold(stage, "b>a")
+    a = stage.lives["a"].member
+    silent = a.ctx.peers["b"].heard
+    while not a.ctx.peers["b"].suspected:
+        stage.now = a.next_wake()
+        stage.give(stage.lives["a"], Tick())
+        stage.settle()
+    assert stage.now == silent + 1.0
 
 
 def test_an_answer_nobody_waits_for_is_dropped() -> None:
