@@ -165,7 +165,8 @@ class OwnCluster(Watched):
             copy_traces(self.place / self.file.trace.directory, traces, run, self.members)
             return
         for name in self.members:
-            with tempfile.TemporaryDirectory(dir=self.directory, prefix="collect-") as into:
+            place = self.directory.absolute()  # hooks run elsewhere
+            with tempfile.TemporaryDirectory(dir=place, prefix="collect-") as into:
                 await self.hooks.run("collect", {**self.member(name)[0], "into": into})
                 copy_traces(Path(into), traces, run, [name])
 
