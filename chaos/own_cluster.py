@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +42,7 @@ class OwnCluster(Watched):
         self.place = place
         self.hooks = Hooks(file.hooks, place, out)
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self._leaving: set[str] = set()  # members that a hook is ending, or has ended
         self._admin = {member.id: member.admin for member in file.cluster.members}
         self._keeper = {server.id: server.address for server in file.cluster.zookeepers}
         self._hosts = {member.id: _split(member.client)[0] for member in file.cluster.members}
@@ -108,9 +109,8 @@ class OwnCluster(Watched):
                     await stack.enter_async_context(turn)
             if way.hook == "kill":
                 await self.wait_remembered(name)
+                stack.enter_context(self._forgetting(name))
             await stack.enter_async_context(self.hooks.breaking(way.hook, spots))
-            if way.hook == "kill":
-                self.forgetful.add(name)
             await hold(name)
 
     async def _roll(self, _cluster: Watched, _target: str, hold: Hold) -> None:
@@ -119,10 +119,13 @@ class OwnCluster(Watched):
             nursery.start_soon(hold, "all")
             for name in self.members:
                 async with self._turns[name]:
-                    with trio.move_on_after(PATIENCE):
+                    with trio.move_on_after(PATIENCE) as waited:
                         await self.wait_remembered(name)
-                    async with self.hooks.breaking("stop", self.member(name)):
-                        self.forgetful.add(name)
+                    if waited.cancelled_caught:
+                        break  # somebody does not get well, which the end of the run will tell
+                    with self._forgetting(name):
+                        async with self.hooks.breaking("stop", self.member(name)):
+                            pass
                     with trio.move_on_after(PATIENCE):
                         await self._wait_normal(name)
 
@@ -130,6 +133,22 @@ class OwnCluster(Watched):
         while name in self.forgetful:
             await self.status(name)
             await trio.sleep(LOOK)
+
+    async def wait_remembered(self, name: str) -> None:
+        """Wait until `name` may lose its memory; also those count that are about to lose theirs."""
+        while len((self.forgetful | self._leaving) - {name}) >= self.survive:
+            await self.statuses()
+            await trio.sleep(LOOK)
+
+    @contextmanager
+    def _forgetting(self, name: str) -> Iterator[None]:
+        """While a hook ends a member, it may still say that it is NORMAL: that counts no more."""
+        self._leaving.add(name)
+        try:
+            yield
+        finally:
+            self.forgetful.add(name)
+            self._leaving.discard(name)
 
     # ---- is it the one, and does it tell --------------------------------------------------------
 

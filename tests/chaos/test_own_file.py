@@ -196,6 +196,24 @@ async def test_a_member_has_one_fault_at_a_time(tmp_path: Path) -> None:
     assert cluster.forgetful == {"m1"}
 
 
+async def test_no_more_members_forget_than_survived(tmp_path: Path) -> None:
+    """A second kill at the same moment waits until the first member is NORMAL again."""
+    say = '["sh", "-c", "echo {} {member} >> said"]'
+    hooks = "".join(f"{v} = {say.replace('{}', v)}\n" for v in ("kill", "start"))
+    cluster = cluster_of(tmp_path, hooks)
+
+    async def hold(_hit: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    with trio.move_on_after(3):
+        async with trio.open_nursery() as nursery:
+            for name in ("m1", "m2"):
+                nursery.start_soon(cluster.breaks()["kill-quick"], cluster, name, hold)
+    killed, started = (tmp_path / "said").read_text().splitlines()
+    assert killed.replace("kill", "start") == started
+    assert cluster.forgetful == {started.split()[1]}
+
+
 async def test_only_whole_rows_of_the_run_are_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
