@@ -10,9 +10,9 @@ writes the rows of this run; whatever was broken is healed at the end, or named.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -42,8 +42,8 @@ class OwnCluster(Watched):
         self.file = file
         self.place = place
         self.hooks = Hooks(file.hooks, place, out)
-        self._ends: Counter[str] = Counter()  # how often each member was ended
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self._leaving: set[str] = set()  # members that a hook is ending, or has ended
         self._admin = {member.id: member.admin for member in file.cluster.members}
         self._keeper = {server.id: server.address for server in file.cluster.zookeepers}
         self._hosts = {member.id: _split(member.client)[0] for member in file.cluster.members}
@@ -61,8 +61,8 @@ class OwnCluster(Watched):
         return f"see: migratory status --admin {','.join(self._admin.values())}"
 
     def life(self, name: str) -> object:
-        """How many lives it had before."""
-        return self._ends[name]
+        """Nothing while a hook ends it: then it may still say that it is NORMAL."""
+        return None if name in self._leaving else name
 
     async def dial(self, name: str, service: Service) -> trio.SocketStream:
         """A connection from here."""
@@ -114,9 +114,8 @@ class OwnCluster(Watched):
                     await stack.enter_async_context(turn)
             if way.hook == "kill":
                 await self.wait_remembered(name)
+                stack.enter_context(self._forgetting(name))
             await stack.enter_async_context(self.hooks.breaking(way.hook, spots))
-            if way.hook == "kill":
-                self._forget(name)
             await hold(name)
 
     async def _roll(self, _cluster: Watched, _target: str, hold: Hold) -> None:
@@ -125,21 +124,36 @@ class OwnCluster(Watched):
             nursery.start_soon(hold, "all")
             for name in self.members:
                 async with self._turns[name]:
-                    with trio.move_on_after(PATIENCE):
+                    with trio.move_on_after(PATIENCE) as waited:
                         await self.wait_remembered(name)
-                    async with self.hooks.breaking("stop", self.member(name)):
-                        self._forget(name)
+                    if waited.cancelled_caught:
+                        break  # somebody does not get well, which the end of the run will tell
+                    with self._forgetting(name):
+                        async with self.hooks.breaking("stop", self.member(name)):
+                            pass
                     with trio.move_on_after(PATIENCE):
                         await self._wait_normal(name)
-
-    def _forget(self, name: str) -> None:
-        self._ends[name] += 1
-        self.forgetful.add(name)
 
     async def _wait_normal(self, name: str) -> None:
         while name in self.forgetful:
             await self.status(name)
             await trio.sleep(LOOK)
+
+    async def wait_remembered(self, name: str) -> None:
+        """Wait until `name` may lose its memory; also those count that are about to lose theirs."""
+        while len((self.forgetful | self._leaving) - {name}) >= self.survive:
+            await self.statuses()
+            await trio.sleep(LOOK)
+
+    @contextmanager
+    def _forgetting(self, name: str) -> Iterator[None]:
+        """While a hook ends a member, it may still say that it is NORMAL: that counts no more."""
+        self._leaving.add(name)
+        try:
+            yield
+        finally:
+            self.forgetful.add(name)
+            self._leaving.discard(name)
 
     # ---- is it the one, and does it tell --------------------------------------------------------
 
@@ -175,7 +189,8 @@ class OwnCluster(Watched):
             copy_traces(self.place / self.file.trace.directory, traces, run, self.members)
             return
         for name in self.members:
-            with tempfile.TemporaryDirectory(dir=self.directory, prefix="collect-") as into:
+            place = self.directory.absolute()  # hooks run elsewhere
+            with tempfile.TemporaryDirectory(dir=place, prefix="collect-") as into:
                 await self.hooks.run("collect", {**self.member(name)[0], "into": into})
                 copy_traces(Path(into), traces, run, [name])
 

@@ -31,12 +31,13 @@ from typing import Any
 import msgspec
 import trio
 
-from chaos.cluster import CLIENTS, LOOK, Cluster, open_cluster
+from chaos.cluster import CLIENTS, Cluster, open_cluster
 from chaos.nemesis import BREAKS
 from chaos.network import open_network
 from chaos.plan import Plan
 from chaos.processes import Program
 from chaos.topics import topics_of
+from chaos.watched import LOOK
 from tests.benchmarks.load import show
 
 KINDS = {"kill": "kill-quick", "pause": "pause", "cut": "cut", "cut-peers": "cut-peers"}

@@ -196,7 +196,27 @@ async def test_a_member_has_one_fault_at_a_time(tmp_path: Path) -> None:
     assert cluster.forgetful == {"m1"}
 
 
-async def test_only_whole_rows_of_the_run_are_collected(tmp_path: Path) -> None:
+async def test_no_more_members_forget_than_survived(tmp_path: Path) -> None:
+    """A second kill at the same moment waits until the first member is NORMAL again."""
+    say = '["sh", "-c", "echo {} {member} >> said"]'
+    hooks = "".join(f"{v} = {say.replace('{}', v)}\n" for v in ("kill", "start"))
+    cluster = cluster_of(tmp_path, hooks)
+
+    async def hold(_hit: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    with trio.move_on_after(3):
+        async with trio.open_nursery() as nursery:
+            for name in ("m1", "m2"):
+                nursery.start_soon(cluster.breaks()["kill-quick"], cluster, name, hold)
+    killed, started = (tmp_path / "said").read_text().splitlines()
+    assert killed.replace("kill", "start") == started
+    assert cluster.forgetful == {started.split()[1]}
+
+
+async def test_only_whole_rows_of_the_run_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of other runs, other processes and lines without an end stay where they are."""
     hook = 'collect = ["sh", "-c", "cp traces/{member}* {into}"]\n'
     cluster = cluster_of(tmp_path, hook, directory="")
@@ -209,7 +229,9 @@ async def test_only_whole_rows_of_the_run_are_collected(tmp_path: Path) -> None:
     (elsewhere / "m3-1.1.jsonl").write_text(mine % 2)
     (elsewhere / "m30-1.0.jsonl").write_text(mine % 0)
     (elsewhere / "workload.0.jsonl").write_text(mine % 0)
-    cluster.directory = tmp_path / "out"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # the file and its hooks are elsewhere
+    cluster.directory = Path("out")
     cluster.directory.mkdir()
     await cluster.collect()
     taken = {p.name: p.read_text() for p in (cluster.directory / "traces").iterdir()}
