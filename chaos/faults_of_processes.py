@@ -102,12 +102,18 @@ async def clock(cluster: Cluster, name: str, hold: Hold) -> None:
         "LD_PRELOAD": find_faketime(), "FAKETIME": "+1h", "DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }  # fmt: skip
-    await _restart(cluster, name, ahead)
+    await _replace(cluster, name, ahead)
     try:
         await hold(name)
     finally:
-        with trio.CancelScope(shield=True):
-            await _restart(cluster, name)
+        with trio.move_on_after(PATIENCE, shield=True):
+            await _replace(cluster, name)
+
+
+async def _replace(cluster: Cluster, name: str, environment: dict[str, str] | None = None) -> None:
+    async with cluster.replacing(name):
+        cluster.kill(name)
+        cluster.start(name, environment)
 
 
 async def rolling_restart(cluster: Cluster, _target: str, hold: Hold) -> None:
@@ -118,12 +124,12 @@ async def rolling_restart(cluster: Cluster, _target: str, hold: Hold) -> None:
             await _restart(cluster, name)
 
 
-async def _restart(cluster: Cluster, name: str, environment: dict[str, str] | None = None) -> None:
+async def _restart(cluster: Cluster, name: str) -> None:
     async with cluster.replacing(name):
         try:
             await cluster.stop(name)
         finally:
-            cluster.start(name, environment)
+            cluster.start(name)
         with trio.move_on_after(PATIENCE):
             await _wait_normal(cluster, name)
 
