@@ -8,6 +8,7 @@ of times, and says whether the reports are the same.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -26,7 +27,8 @@ from spark.session import use_java
 
 HOME = Path(pyspark.__file__).parent
 JOB = Path(__file__).parents[2] / "spark" / "job.py"
-PATIENCE = 300.0
+PATIENCE = 300.0  # seconds for one check
+LIFETIME = 1800.0  # seconds after which no process of the cluster is left, whatever happens
 HERE = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "SPARK_DAEMON_MEMORY": "256m",
@@ -45,13 +47,13 @@ SETTINGS = {
 
 @contextmanager
 def daemon(kind: str, *words: str) -> Iterator[IO[str]]:
-    """A process of the cluster and what it says; it ends with the block, or after PATIENCE."""
+    """A process of the cluster and what it says; it ends with the block, or after LIFETIME."""
     command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | HERE
     ) as process:
         assert process.stdout is not None
-        limit = threading.Timer(PATIENCE, process.kill)
+        limit = threading.Timer(LIFETIME, process.kill)
         limit.start()
         try:
             yield process.stdout
@@ -61,11 +63,19 @@ def daemon(kind: str, *words: str) -> Iterator[IO[str]]:
 
 
 def heard(said: IO[str], text: str) -> str:
-    """The first line with this text."""
+    """The first line with this text; what is said later is read and forgotten."""
     for line in said:
         if text in line:
+            threading.Thread(target=_forget, args=(said,), daemon=True).start()
             return line.strip()
     raise RuntimeError(f"a process ended before it said: {text}")
+
+
+def _forget(said: IO[str]) -> None:
+    """Keep a pipe from filling up, until its process ends."""
+    with contextlib.suppress(ValueError):  # it is closed when the process was ended
+        for _ in said:
+            pass
 
 
 @contextmanager

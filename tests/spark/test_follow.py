@@ -26,6 +26,7 @@ from tests.spark.mutants import delivery_lost
 from tests.spark.trace_dir import end_of, grow, renumbered, write
 
 PATIENCE = 240.0  # seconds for a Spark that starts on a busy machine
+LONGEST = 900  # seconds that a run waits to be caught
 
 
 def new(directory: Path) -> Path:
@@ -127,7 +128,7 @@ def _write_until(traces: Path, rows: list[Row], seen: threading.Event) -> None:
     """A run that ends when its violation was told; meanwhile links come and go."""
     grow(traces, rows, lambda: None, every=1000)
     link, last = {**rows[-1], "kind": "link_up", "proc": "c2", "node": "c2", "conn": "k"}, 0
-    while not seen.wait(1.0) and last < PATIENCE:
+    while not seen.wait(1.0) and last < LONGEST:
         grow(traces, [{**link, "n": last, "extra": {"member": "m1"}}], lambda: None, every=1000)
         last += 1
     grow(traces, [end_of(rows)], lambda: None, every=1000)
