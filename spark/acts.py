@@ -110,7 +110,9 @@ def grounds(trace: Prepared) -> DataFrame:
             *("run", "group", "topic", "proc", "n", "kind", "epoch", "idx", "own"),
             *("opened_at", "copies", "sample"),
             F.when(kind == "promise", flag("normal")).alias("counts"),
-            F.when(kind == "quorum", F.size(F.array_distinct(by))).alias("others"),
+            F.when(kind == "quorum", F.size(F.array_remove(F.array_distinct(by), ""))).alias(
+                "others"
+            ),
             (F.col("era") * ERA + F.col("idx")).alias("mark"),
         )
         .withColumn("grant", grant)

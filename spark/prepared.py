@@ -48,7 +48,8 @@ class Prepared:
 
         `own`: an entry that its coordinator made; `first`: a delivery behind a forgotten history.
         """
-        one = F.when(F.col("floors")[0] <= F.col("epoch"), F.col("floors")[0])
+        only = F.get("floors", F.lit(0))
+        one = F.when(only <= F.col("epoch"), only)
         some = F.array_max(F.filter("floors", lambda floor: floor <= F.col("epoch")))
         whose = F.when(F.col("kind").startswith("final_"), extra("member")).otherwise(F.col("node"))
         return (

@@ -40,7 +40,7 @@ def _lost_at_members(trace: Prepared) -> DataFrame:
         .withColumn("lost", F.filter("heads", _lost_there))
         .withColumn("nowhere", F.coalesce(F.size("heads"), F.lit(0)) < F.col("members"))
         .where((F.size("lost") > 0) | (F.col("nowhere") & (F.col("era") == F.col("last_floor"))))
-        .withColumn("head", F.col("lost")[0])
+        .withColumn("head", F.get("lost", F.lit(0)))
     )
     told = sentence(
         "acked {} of epoch {} ({}) is not at {}, which holds {} to {}",
