@@ -26,7 +26,8 @@ PATIENCE = 30.0  # seconds that a fault waits for its moment, and a restarted me
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
 RESET_EVERY = 0.3
 FLAKY = 0.25  # seconds of each state
-ASLEEP = 1.5  # seconds that a sleepwalker sleeps at least: longer than others wait for it
+ARRIVED = 0.3  # seconds until all that was sent has been acknowledged: TCP repeats nothing later
+ASLEEP = 1.2  # seconds that a sleepwalker sleeps at least: longer than others wait for it
 SECOND_LIFE = 0.55  # of a zombie's time it is frozen, then it wakes
 
 Hold = Callable[[str], Awaitable[None]]
@@ -63,25 +64,27 @@ async def sleepwalk(cluster: Cluster, name: str, hold: Hold) -> None:
     lives, what it alone holds is not lost.
     """
     await cluster.wait_remembered(name)
-    with _cut(cluster, *((other, name) for other in cluster.members if other != name)):
-        cluster.programs[name].pause()
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_wake_replaced, cluster, name)
-                await hold(name)
-                nursery.cancel_scope.cancel()
-        finally:
-            cluster.kill(name)
-            cluster.start(name)
+    cluster.programs[name].pause()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_walk, cluster, name)
+            await hold(name)
+            nursery.cancel_scope.cancel()
+    finally:
+        cluster.kill(name)
+        cluster.start(name)
 
 
-async def _wake_replaced(cluster: Cluster, name: str) -> None:
-    """Wake it as soon as another member knows another coordinator in every group."""
-    await trio.sleep(ASLEEP)
-    other = next(member for member in cluster.members if member != name)
-    while await _coordinates(cluster, other, name):  # noqa: ASYNC110 (members tell when asked)
-        await trio.sleep(LOOK)
-    cluster.programs[name].resume()
+async def _walk(cluster: Cluster, name: str) -> None:
+    """Deafen it and wake it as soon as another member knows another coordinator in every group."""
+    await trio.sleep(ARRIVED)
+    others = [member for member in cluster.members if member != name]
+    with _cut(cluster, *((other, name) for other in others)):
+        await trio.sleep(ASLEEP)
+        while await _coordinates(cluster, others[0], name):  # noqa: ASYNC110 (it tells when asked)
+            await trio.sleep(LOOK)
+        cluster.programs[name].resume()
+        await trio.sleep_forever()
 
 
 async def _coordinates(cluster: Cluster, asked: str, name: str) -> bool:
