@@ -22,7 +22,8 @@ from chaos.processes import Program
 
 PATIENCE = 30.0  # seconds that a restarted member has to be NORMAL, and an order to be obeyed
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
-ASLEEP = 1.5  # seconds that a sleepwalker sleeps at least: longer than others wait for it
+ARRIVED = 0.3  # seconds until all that was sent has been acknowledged: TCP repeats nothing later
+ASLEEP = 1.2  # seconds that a sleepwalker sleeps at least: longer than others wait for it
 LOOK = 0.02  # seconds between two looks at a member that recovers
 
 
@@ -168,27 +169,28 @@ async def sleepwalk(cluster: Cluster, name: str, hold: Hold) -> None:
     After a mere pause the request to promise a higher epoch waits in its sockets; and as long as it
     lives, what it alone holds is not lost.
     """
-    others = [(other, name) for other in cluster.members if other != name]
     async with cluster.replacing(name):
-        with cuts(cluster, *others):
-            cluster.pause(name)
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_wake_replaced, cluster, name)
-                    await hold(name)
-                    nursery.cancel_scope.cancel()
-            finally:
-                cluster.kill(name)
-                cluster.start(name)
+        cluster.pause(name)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_walk, cluster, name)
+                await hold(name)
+                nursery.cancel_scope.cancel()
+        finally:
+            cluster.kill(name)
+            cluster.start(name)
 
 
-async def _wake_replaced(cluster: Cluster, name: str) -> None:
-    """Wake it as soon as another member knows another coordinator in every group."""
-    await trio.sleep(ASLEEP)
-    other = next(member for member in cluster.members if member != name)
-    while await _coordinates(cluster, other, name):  # noqa: ASYNC110 (members tell when asked)
-        await trio.sleep(LOOK)
-    cluster.resume(name)
+async def _walk(cluster: Cluster, name: str) -> None:
+    """Deafen it and wake it as soon as another member knows another coordinator in every group."""
+    await trio.sleep(ARRIVED)
+    others = [member for member in cluster.members if member != name]
+    with cuts(cluster, *((other, name) for other in others)):
+        await trio.sleep(ASLEEP)
+        while await _coordinates(cluster, others[0], name):  # noqa: ASYNC110 (it tells when asked)
+            await trio.sleep(LOOK)
+        cluster.resume(name)
+        await trio.sleep_forever()
 
 
 async def _coordinates(cluster: Cluster, asked: str, name: str) -> bool:

@@ -87,7 +87,7 @@ SERVER_MUTANTS = {
     "early-delivery": ServerMutant(
         _simulated("delivered before it is committed"), SLEEPWALK, "AGREE"
     ),
-    "forgetful-voter": ServerMutant(FORGETFUL, AMNESIA, "NO_LOSS"),
+    "forgetful-voter": ServerMutant(FORGETFUL, AMNESIA, "AGREE"),
     "one-copy": ServerMutant(_simulated("one copy too few"), SLEEPWALK, "NO_LOSS"),
     "early-ack": ServerMutant(
         _simulated("acknowledged before it is committed"), SLEEPWALK, "FALSE_ACK"
