@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import os
 import random
 import subprocess
 import sys
@@ -76,6 +77,9 @@ async def one(cluster: Cluster, fault: str, start: float) -> Outcome:
     began = 0.0
 
     async def hold(_: str) -> None:
+        if fault == "pause":  # the signal takes effect when the process would run next
+            stopped = os.WSTOPPED | os.WEXITED | os.WNOWAIT
+            os.waitid(os.P_PID, cluster.programs[victim].pid, stopped)  # noqa: ASYNC222 (at once)
         ends["acked"] = await first_after(lines, time.monotonic()) - began
 
     try:
@@ -116,7 +120,7 @@ async def first_after(lines: AsyncIterator[bytes], moment: float) -> float:
     """When the first message sent after a moment was acknowledged."""
     with trio.fail_after(PATIENCE):
         while True:
-            sent, acked, _contact = (await anext(lines)).split()
+            sent, acked = (await anext(lines)).split()
             if float(sent) > moment:
                 return float(acked)
 

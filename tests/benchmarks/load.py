@@ -30,6 +30,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     at: float
     took: float
     moved: bool  # the publisher was at another member when the answer came
+    behind: float  # how late it was published: more than a little, and this process was too slow
 
 
 class Load(Ledger):
@@ -40,6 +41,7 @@ class Load(Ledger):
         super().__init__(topics, readers * len(cluster.names))
         self.samples: list[Sample] = []
         self.errors: list[ClientError] = []
+        self.breaks: list[str] = []  # every GAP and RESET, with its reader
         self._cluster = cluster
         self._topics = topics
         self._every = publishers * len(cluster.names) / rate
@@ -51,7 +53,7 @@ class Load(Ledger):
         """Subscribe, then publish until `finish`."""
         async with trio.open_nursery() as nursery:
             for n, delivered in enumerate(self.delivered):
-                await nursery.start(self._read, self._server(n), delivered)
+                await nursery.start(self._read, n, delivered)
             task_status.started()
             async with trio.open_nursery() as writers:
                 for n in range(self._publishers * len(self._cluster.names)):
@@ -74,7 +76,8 @@ class Load(Ledger):
         """One line: what clients saw."""
         unanswered = self.published - self.ack_count - len(self.errors)
         seen = f"errors {len(self.errors)} unanswered {unanswered} gaps or resets {self.gaps}"
-        return f"{self.summary()} {seen}"
+        first = "".join(f"; {each}" for each in (*self.errors[:2], *self.breaks[:2]))
+        return f"{self.summary()} {seen}{first}"
 
     @property
     def flawless(self) -> bool:
@@ -95,27 +98,34 @@ class Load(Ledger):
                 text = f"{n}/{self.published}"
                 at, contact = trio.current_time(), client.contact
                 receipt = await client.publish_soon(topic, text)
-                nursery.start_soon(self._settle, client, receipt, topic, text, at, contact)
+                nursery.start_soon(
+                    self._settle, client, receipt, topic, text, at, at - due, contact
+                )
                 due += self._every
                 with trio.move_on_at(due):
                     await self._stop.wait()
 
     async def _settle(
-        self, client: Client, receipt: Receipt, topic: str, text: str, at: float, contact: str
-    ) -> None:
+        self, client: Client, receipt: Receipt, topic: str, text: str, at: float, behind: float,
+        contact: str,
+    ) -> None:  # fmt: skip
         try:
             position = await receipt.wait()
         except ClientError as error:
             self.errors.append(error)
             return
-        self.samples.append(Sample(at, trio.current_time() - at, contact != client.contact))
+        moved = contact != client.contact
+        self.samples.append(Sample(at, trio.current_time() - at, moved, behind))
         self.acked[topic][position] = text
 
     async def _read(
-        self, server: str, delivered: dict[str, list[Message]], task_status: trio.TaskStatus[None]
+        self, n: int, delivered: dict[str, list[Message]], task_status: trio.TaskStatus[None]
     ) -> None:
         waiting = set(self._topics)
-        async with open_client([server]) as client, client.subscribe(*self._topics) as items:
+        async with (
+            open_client([self._server(n)]) as client,
+            client.subscribe(*self._topics) as items,
+        ):
             async for item in items:
                 if waiting:
                     waiting.discard(item.topic)
@@ -125,6 +135,7 @@ class Load(Ledger):
                     delivered[item.topic].append(item)
                 elif isinstance(item, Gap | Reset):
                     self.gaps += 1
+                    self.breaks.append(f"reader {n} at {client.contact}: {item}")
 
 
 def topics_of(groups: int) -> list[str]:
@@ -147,6 +158,17 @@ def show(times: Sequence[float]) -> str:
     ordered = sorted(times)
     p50, p99 = statistics.median(ordered), percentile(ordered, 0.99)
     return f"p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, max {ordered[-1] * 1000:.1f} ms"
+
+
+def tell_times(samples: Sequence[Sample]) -> str:
+    """How late acknowledgements were, and how late the load itself was."""
+    times = sorted(sample.took for sample in samples)
+    behind = percentile(sorted(sample.behind for sample in samples), 0.99)
+    return (
+        f"{len(times)} acknowledgements: {show(times)},"
+        f" p99.9 {percentile(times, 0.999) * 1000:.1f} ms"
+        f" (messages were published up to {behind * 1000:.1f} ms late, p99)"
+    )
 
 
 @contextlib.asynccontextmanager

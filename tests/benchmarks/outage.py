@@ -23,7 +23,7 @@ from migratory.shell.bell import Bell
 from migratory.shell.ensemble import Ensemble
 from migratory.shell.local_cluster import LocalCluster, open_cluster
 from migratory.shell.zookeeper import open_keeper
-from tests.benchmarks.load import Load, Sample, open_load, percentile, show
+from tests.benchmarks.load import Load, Sample, open_load, tell_times
 
 SESSION = 4.0
 BACK = 120.0  # seconds for ZooKeeper to have a quorum, and for members to find it again
@@ -97,11 +97,8 @@ async def coordinates(cluster: LocalCluster, victim: str) -> bool:
 
 def result(load: Load, samples: list[Sample], args: argparse.Namespace, back: float) -> str:
     """The line that counts."""
-    times = sorted(sample.took for sample in samples)
     return (
-        f"{args.minutes:g} minutes without ZooKeeper ({args.fault}), {len(times)} acknowledgements"
-        f" of messages sent meanwhile: {show(times)},"
-        f" p99.9 {percentile(times, 0.999) * 1000:.1f} ms;"
+        f"{args.minutes:g} minutes without ZooKeeper ({args.fault}), {tell_times(samples)};"
         f" everything as before {back:.1f} s after its return, a lost coordinator replaced;"
         f" seen by clients: {'nothing' if load.flawless else load.verdict()}"
     )

@@ -13,7 +13,7 @@ import time
 
 import trio
 
-from client_sdk import Client, Receipt, open_client
+from client_sdk import Receipt, open_client
 
 EVERY = 0.01
 
@@ -24,15 +24,15 @@ async def main(server: str, topic: str) -> None:
         due = trio.current_time()
         while True:
             sent = time.monotonic()
-            nursery.start_soon(tell, await client.publish_soon(topic, f"{sent}"), sent, client)
+            nursery.start_soon(tell, await client.publish_soon(topic, f"{sent}"), sent)
             due += EVERY
             await trio.sleep_until(due)
 
 
-async def tell(receipt: Receipt, sent: float, client: Client) -> None:
+async def tell(receipt: Receipt, sent: float) -> None:
     """One line for one acknowledgement."""
     await receipt.wait()
-    print(sent, time.monotonic(), client.contact, flush=True)
+    print(sent, time.monotonic(), flush=True)
 
 
 if __name__ == "__main__":

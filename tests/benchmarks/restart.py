@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 
 from migratory.shell.local_cluster import LocalCluster, open_cluster
-from tests.benchmarks.load import Load, Sample, open_load, percentile, show
+from tests.benchmarks.load import Load, Sample, open_load, show, tell_times
 
 LATE = 0.1  # seconds
 DRAIN, START = "while a member drains", "while a member starts"
@@ -70,11 +70,9 @@ def tell(samples: list[Sample], phases: Phases) -> None:
 
 def result(load: Load, samples: list[Sample], rounds: int) -> str:
     """The line that counts."""
-    times = sorted(sample.took for sample in samples)
-    late = sum(took > LATE for took in times)
+    late = sum(sample.took > LATE for sample in samples)
     return (
-        f"{rounds} rolling restarts, {len(times)} acknowledgements: {show(times)},"
-        f" p99.9 {percentile(times, 0.999) * 1000:.1f} ms, {late} later than 100 ms;"
+        f"{rounds} rolling restarts, {tell_times(samples)}, {late} later than 100 ms;"
         f" seen by clients: {'nothing' if load.flawless else load.verdict()}"
     )
 
