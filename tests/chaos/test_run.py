@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,38 +31,54 @@ def rows(out: Path, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def left_running(out: Path) -> list[str]:
+def processes_of(out: Path) -> list[Path]:
     """Processes that have something to do with a run."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(out) in words and process.name != str(os.getpid()):
-            found.append(words)
-    return found
+        with suppress(OSError):
+            if str(out).encode() in (process / "cmdline").read_bytes():
+                found.append(process)
+    return [process for process in found if process.name != str(os.getpid())]
 
 
-def namespaces() -> set[str]:
-    """The network namespaces that processes are in or hold."""
+def namespaces(processes: Iterable[Path]) -> set[str]:
+    """The network namespaces that these processes are in."""
     found: set[str] = set()
-    for place in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            found.add(str(place.readlink()))
-        except OSError:
-            continue
+    for process in processes:
+        with suppress(OSError):
+            found.add(str((process / "ns/net").readlink()))
     return found
 
 
-def gone(out: Path, before: set[str]) -> bool:
-    """Whether nothing of a run is left; the kernel has a moment to end what was killed."""
-    deadline = time.monotonic() + 10
-    while left_running(out) or namespaces() - before:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+class Running:
+    """A run in a process of its own, and the namespaces that its processes are in meanwhile."""
+
+    def __init__(self, out: Path, *words: str) -> None:
+        self.out = out
+        command = [sys.executable, "-m", "chaos", "run", *words, "--out", str(out)]
+        self.runner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.told = b""
+        assert self.runner.stdout is not None
+        for line in self.runner.stdout:
+            self.told += line
+            if b"acks" in line:  # everything runs
+                break
+        self.processes = processes_of(out)
+        self.spaces = namespaces(self.processes) - namespaces([Path("/proc/self")])
+
+    def finish(self) -> int:
+        """Wait for its end; how it ended."""
+        self.told += self.runner.communicate(timeout=PATIENCE)[0]
+        return self.runner.returncode
+
+    def is_gone(self) -> bool:
+        """Whether nothing of it is left; the kernel has a moment to end what was killed."""
+        deadline = time.monotonic() + 10
+        while processes_of(self.out) or namespaces(Path("/proc").glob("[0-9]*")) & self.spaces:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
 
 @pytest.fixture
@@ -74,13 +91,9 @@ def scenario() -> str:
 
 def test_a_run_breaks_heals_and_reads_everything(tmp_path: Path, scenario: str) -> None:
     """Every planned fault is on and off, members end NORMAL and equal, and nothing is left."""
-    out, before = tmp_path / "run", namespaces()
-    command = ["--scenario", scenario, "--minutes", "0.4", "--seed", "3", "--out", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "chaos", "run", *command],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    out = tmp_path / "run"
+    run = Running(out, "--scenario", scenario, "--minutes", "0.4", "--seed", "3")
+    assert run.finish() == 0, run.told.decode()
     told = msgspec.json.decode((out / "run.json").read_bytes(), type=RunFile)
     planned = [fault.id for fault in told.plan.faults]
     for kind in ("plan", "fault_on", "fault_off"):
@@ -95,21 +108,16 @@ def test_a_run_breaks_heals_and_reads_everything(tmp_path: Path, scenario: str) 
         heads.setdefault(row["topic"], set()).add((row["epoch"], row["seq"]))
     assert {len(each) for each in heads.values()} == {1}
     assert {row["extra"]["member"] for row in rows(out, "final_read")} == {"m1", "m2", "m3"}
-    assert gone(out, before)
+    assert run.is_gone()
 
 
 def test_a_run_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     """Processes and namespaces are gone with the runner, even by kill -9."""
-    out, before = tmp_path / "run", namespaces()
-    command = [sys.executable, "-m", "chaos", "run", "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as runner:
-        assert runner.stdout is not None
-        for line in runner.stdout:
-            if b"acks" in line:  # everything runs
-                break
-        assert len(left_running(out)) > 6
-        runner.send_signal(signal.SIGKILL)
-    assert gone(out, before)
+    run = Running(tmp_path / "run")
+    assert len(run.processes) > 6, run.told.decode()
+    run.runner.kill()
+    run.finish()
+    assert run.is_gone()
 
 
 @pytest.mark.parametrize(
