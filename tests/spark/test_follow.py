@@ -118,7 +118,7 @@ def test_a_violation_is_told_while_the_run_goes_on(tmp_path: Path) -> None:
         seen.set()
         tail.join()
     live = [line for line in told if line.startswith("seen: ")]
-    assert live == ["seen: NO_GAP in bad: s/a expected 4, got 5 at c1 row 12 — /a"]
+    assert live == ["seen: NO_GAP in bad: s/a expected 4, got 5 at c1 row 16 — /a"]
     assert told[-1] == "verdict: invalid"
     assert follower.returncode == 1
     assert {found["check"] for found in report(out)["violations"]} == {"NO_GAP", "NO_LOSS"}
