@@ -18,6 +18,7 @@ from tests.spark.mutants import MUTANTS
 from tests.spark.test_checks import GOOD, traces
 
 Found = dict[str, set[str]]
+WIDE = 160  # columns of the table at least
 
 
 def by_python(batch: dict[str, list[Row]]) -> Found:
@@ -63,7 +64,9 @@ def main(arguments: list[str]) -> int:
         table.add_row(run, "-", ", ".join(sorted(found[run])) or "none")
     for name, checks in made_for.items():
         table.add_row(name.replace("_", " "), ", ".join(checks), ", ".join(sorted(found[name])))
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, WIDE)
+    console.print(table)
     missed = [name for name, checks in made_for.items() if not set(checks) <= found[name]]
     for name in missed:
         print(f"NOT SEEN: {name}")
