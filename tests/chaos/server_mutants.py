@@ -37,6 +37,7 @@ AT_ONCE = 2
 PATIENT = {"silence_ms": 20_000, "lag_ms": 20_000, "heal_ms": 30_000, "ack_ms": 20_000}
 HAPPENED = ("takeover", "resume")
 NONE = "none"
+WIDE = 160  # columns of the table at least
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -154,7 +155,9 @@ def show(cases: list[Case], quick: list[Judged], spark: list[Judged]) -> bool:
             checks += f"; Spark: {other.verdict} {', '.join(other.checks)}"
         ending = "as it must be" if right else "NOT CAUGHT" if case.check else "NOT VALID"
         table.add_row(case.mutant, rule, case.scenario, one.verdict, checks, ending)
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, WIDE)
+    console.print(table)
     return good
 
 

@@ -18,6 +18,7 @@ from tests.spark.mutants import CAUGHT
 from tests.spark.test_checks import GOOD, traces
 
 Found = dict[str, set[str]]
+WIDE = 160  # columns of the table at least
 
 
 def by_python(batch: dict[str, list[Row]]) -> Found:
@@ -59,7 +60,9 @@ def main(arguments: list[str]) -> int:
         table.add_row(run, ", ".join(sorted(found[run])) or "none")
     for name in wanted:
         table.add_row(name.replace("_", " "), ", ".join(sorted(found[name])) or "none: excused")
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, WIDE)
+    console.print(table)
     missed = [name for name, checks in wanted.items() if checks != found[name]]
     for name in missed:
         print(f"WRONG: {name}: {', '.join(sorted(wanted[name])) or 'nothing'} should fire")
