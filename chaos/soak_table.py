@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-KILLS = ("kill-quick", "kill-long")
+KILLS = ("kill-quick", "kill-long", "kill-recovering")
 
 
 class Asked(msgspec.Struct, frozen=True):
