@@ -139,7 +139,7 @@ def test_an_interrupted_run_takes_its_faults_back(tmp_path: Path) -> None:
         runner.send_signal(signal.SIGINT)
         told = runner.communicate(timeout=60)[0]
     assert b"INTERRUPTED" in told
-    assert runner.returncode == 1
+    assert runner.returncode == 2
     lines = (out / "traces" / "runner.0.jsonl").read_bytes().splitlines()
     rows = [msgspec.json.decode(line) for line in lines]
     on = [row["extra"]["id"] for row in rows if row["kind"] == "fault_on"]
