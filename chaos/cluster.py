@@ -50,6 +50,7 @@ class Cluster(Watched):
         self.down: set[str] = set()  # what is meant not to run
         self.strays: list[Program] = []  # replaced processes that may still run
         self._lives = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
+        self.cables = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
         for name in (*self.members, *self.zookeepers, CLIENTS):
             network.add(name)
         for name in self.members:

@@ -7,7 +7,7 @@ waits for the planned time) and repairs in `finally`, also when the run is cance
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from random import Random
 
 import trio
@@ -112,20 +112,21 @@ async def _flap(cluster: Cluster, name: str) -> None:
         await trio.sleep(FLAKY)
 
 
-@contextlib.contextmanager
-def slowed(cluster: Cluster, name: str) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def slowed(cluster: Cluster, name: str) -> AsyncIterator[None]:
     """A host's cable carries little."""
-    network = namespaces_of(cluster)
-    network.slow(name)
-    try:
-        yield
-    finally:
-        network.unslow(name)
+    async with cluster.cables[name]:  # a fault that came late may meet another one
+        network = namespaces_of(cluster)
+        network.slow(name)
+        try:
+            yield
+        finally:
+            network.unslow(name)
 
 
 async def slow(cluster: Cluster, name: str, hold: Hold) -> None:
     """The same for the planned time."""
-    with slowed(cluster, name):
+    async with slowed(cluster, name):
         await hold(name)
 
 
@@ -140,11 +141,12 @@ async def late(cluster: Cluster, name: str, hold: Hold) -> None:
 
 
 async def _with_trouble(cluster: Cluster, name: str, trouble: Trouble, hold: Hold) -> None:
-    with namespaces_of(cluster).tapped(name) as (near, far):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(carry, near, far, trouble, Random(name))
-            await hold(name)
-            nursery.cancel_scope.cancel()
+    async with cluster.cables[name]:
+        with namespaces_of(cluster).tapped(name) as (near, far):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(carry, near, far, trouble, Random(name))
+                await hold(name)
+                nursery.cancel_scope.cancel()
 
 
 async def reset(cluster: Cluster, name: str, hold: Hold) -> None:

@@ -45,12 +45,12 @@ async def kill_recovering(cluster: Cluster, name: str, hold: Hold) -> None:
     async with cluster.replacing(name):
         cluster.kill(name)
         try:
-            with slowed(cluster, name):  # so that this moment lasts
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(hold, name)
-                    with trio.move_on_after(PATIENCE):
-                        await _recover_halfway(cluster, name)
-                    cluster.kill(name)
+            # Over a slow link, so that this moment lasts.
+            async with slowed(cluster, name), trio.open_nursery() as nursery:
+                nursery.start_soon(hold, name)
+                with trio.move_on_after(PATIENCE):
+                    await _recover_halfway(cluster, name)
+                cluster.kill(name)
         finally:
             cluster.kill(name)
             cluster.start(name)
@@ -69,7 +69,7 @@ async def _recover_halfway(cluster: Cluster, name: str) -> None:
 
 async def zombie(cluster: Cluster, name: str, hold: Hold) -> None:
     """A frozen process is replaced on a host with the same addresses, and wakes beside it."""
-    async with cluster.replacing(name):
+    async with cluster.replacing(name), cluster.cables[name]:
         network, old = namespaces_of(cluster), cluster.programs[name]
         old.pause()
         cluster.strays.append(old)

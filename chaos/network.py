@@ -217,14 +217,16 @@ class NamespaceNetwork(Network):
     def replace(self, name: str) -> int:
         """Unplug a host and plug another in with all its addresses; what `rejoin` takes.
 
-        What runs on the old one stays there. Cuts of the old one stay there as well, so a host is
-        replaced only while it has none.
+        What runs on the old one stays there, behind the cuts that it had; the new one has them too.
         """
         old = self._spaces[name]
         mac = old.ip.get_links(old.link)[0].get_attr("IFLA_ADDRESS")
         self._switch.ip.link("set", index=old.port, state="down")
         self._spaces[name] = self._plug(self.address(name), mac)
         self._left.append(old)
+        for (source, target), count in self._cuts.items():
+            if source == name and count:
+                self._route("add", source, target)
         return old.port
 
     def rejoin(self, port: int) -> None:

@@ -14,8 +14,9 @@ import pytest
 import trio
 
 from chaos.cluster import Cluster, possible_kinds
+from chaos.faults_of_network import late, lossy, slow
 from chaos.kinds import KINDS
-from chaos.network import Network, open_network
+from chaos.network import NamespaceNetwork, Network, open_network
 from chaos.plan import make_plan
 from chaos.processes import Program
 from chaos.scenarios import SCENARIOS
@@ -51,6 +52,29 @@ async def test_one_process_is_replaced_by_one_fault_at_a_time(cluster: Cluster) 
         nursery.start_soon(replace, "other")
     assert [each.split()[1] for each in order] == ["begins", "ends"] * 2
     assert order[0].split()[0] == order[1].split()[0]
+
+
+async def test_one_fault_at_a_time_has_a_cable(tmp_path: Path) -> None:
+    """Faults of the same cable that meet, since one came late, wait for each other."""
+    network, lacking = open_network()
+    if not isinstance(network, NamespaceNetwork):
+        pytest.skip(lacking)
+    plan = make_plan(SCENARIOS["kill-storm"], 1, 1.0, frozenset(KINDS))
+    cluster = Cluster(plan, network, tmp_path, "run")
+    held = []
+
+    async def hold(hit: str) -> None:
+        held.append(hit)
+        await trio.sleep(0.1)
+
+    try:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for fault in (slow, late, lossy, slow):
+                    nursery.start_soon(fault, cluster, "m1", hold)
+    finally:
+        network.close()
+    assert held == ["m1"] * 4
 
 
 async def test_no_member_forgets_while_another_has(cluster: Cluster) -> None:

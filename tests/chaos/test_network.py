@@ -188,6 +188,22 @@ def test_a_replaced_host_has_the_same_address(network: NamespaceNetwork) -> None
     network.leave(port)
 
 
+def test_a_replaced_host_has_the_same_cuts(network: NamespaceNetwork) -> None:
+    """A cut that overlaps with a replacement holds for the new host, and heals there."""
+    network.cut("b", "a")
+    network.replace("b")
+    with network.open_socket("b") as dialled:
+        dialled.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            dialled.connect((network.address("a"), PORT))
+    network.heal("b", "a")
+    assert network.cuts == 0
+    with network.open_socket("b") as dialled:
+        dialled.settimeout(3)
+        with pytest.raises(ConnectionRefusedError):
+            dialled.connect((network.address("a"), PORT))
+
+
 def test_nothing_appears_where_we_were_started() -> None:
     """The machine's own network is as before, during and after."""
     before = sorted(socket.if_nameindex())
