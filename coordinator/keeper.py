@@ -48,7 +48,7 @@ class Children(msgspec.Struct, frozen=True):
 
 
 class Sync(msgspec.Struct, frozen=True):
-    """Wait until reads here see everything written before: None or Fault.LOST."""
+    """Reads after it see what ZooKeeper's leader had committed before: None or Fault.LOST."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -221,7 +221,12 @@ def read_many(paths: list[str]) -> Generator[KeeperOp, Any, list[Node | Fault]]:
 
 
 def synced() -> Generator[KeeperOp, Any, None]:
-    """Wait until a quorum has answered: reads here see everything written before."""
+    """Wait for ZooKeeper's leader: reads after it on this connection see what it had committed.
+
+    The leader answers behind what it has under way and asks no quorum. One that was deposed and
+    does not know it yet answers too: a read may then be old, which costs another attempt, since
+    every write is conditional.
+    """
     while (yield Sync()) is Fault.LOST:
         pass
 

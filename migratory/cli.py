@@ -7,6 +7,7 @@ Commands are functions in `migratory.commands`, named below and imported only wh
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
@@ -71,5 +72,6 @@ def _leaves(group: BaseExceptionGroup[MigratoryError]) -> list[MigratoryError]:
 
 
 def _tell(error: MigratoryError) -> int:
-    print(f"migratory: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the code is told in any case
+        print(f"migratory: {error}", file=sys.stderr)
     return error.exit_code

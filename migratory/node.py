@@ -380,11 +380,13 @@ def _not_taken(started: bool) -> Response:
     return answer(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "NOT_STARTED"})
 
 
-def _say_of_trace(fault: str) -> None:
-    if fault:
-        log.error("trace_waits", detail=fault)
+def _say_of_trace(fault: str, lost: int) -> None:
+    if not fault:
+        log.info("trace_written", lost=lost)
+    elif lost:
+        log.error("trace_lost", detail=fault, lost=lost)
     else:
-        log.info("trace_written")
+        log.error("trace_waits", detail=fault)
 
 
 _MEANINGS = {"SUPERSEDED": "a later process runs under the same member id"}

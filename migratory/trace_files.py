@@ -9,12 +9,15 @@ Invariants: rows are numbered in the order in which things happened; a number is
 one that is missing in the files names a row that could not be written. No failure to write leaves
 this module: the process goes on, it is said once, tried again every second, and said once more
 when it works again. What a disk did not take waits in memory, at most `KEPT_BYTES` of it, and is
-written first when there is room; what comes beyond that is lost. A file ends with a whole line,
-except where a process was killed in a write.
+written first when there is room; what comes beyond that, or still waits at the end, is lost, which
+is said with its number. A process that is killed while rows wait loses them too, and nothing shows
+it: they are the last ones. A file ends with a whole line, except where a process was killed in a
+write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -29,11 +32,17 @@ FILES = 16
 MAX_WAITING = 256  # rows, then they are written
 RETRY = 1.0  # seconds between two attempts at a disk that takes nothing
 KEPT_BYTES = 16 << 20  # of rows that wait for such a disk
+PIECE = 1 << 20  # bytes that are given to the disk at once
 
 
-def _say(fault: str) -> None:
+def _say(fault: str, lost: int) -> None:
     logger = logging.getLogger("migratory.trace")
-    logger.warning("rows are not written: %s" if fault else "rows are written again%s", fault)
+    if not fault:
+        logger.warning("rows are written again, %d were lost", lost)
+    elif lost:
+        logger.warning("rows are lost, %d by now: %s", lost, fault)
+    else:
+        logger.warning("rows are not written: %s", fault)
 
 
 class TraceFiles:
@@ -48,14 +57,23 @@ class TraceFiles:
         self._fd = -1
         self._size = 0
         self._retry_at = 0.0
-        self._kept = bytearray()  # what a disk has not taken
+        self._kept = bytearray()  # what a disk has not taken ...
+        self._torn = 0  # ... except so many bytes of its first line
+        self._lost = 0  # rows since the fault began
         self.fault = ""
-        self.say: Callable[[str], None] = _say  # is told of a fault, and "" when it is over
+        # Is told of a fault, of the first rows lost by it and of those lost at the end, and when
+        # it is over ("") how many were.
+        self.say: Callable[[str, int], None] = _say
 
     def write(self, lines: bytes) -> None:
-        """Write whole lines; while the disk takes none they are kept, or lost when too many are."""
+        """Write whole lines, or none in order to try again those that wait.
+
+        While the disk takes none they are kept, or lost when too many are.
+        """
         if len(self._kept) + len(lines) <= KEPT_BYTES:
             self._kept += lines
+        else:
+            self._lose(lines, say=not self._lost)
         if not self.fault or time.monotonic() >= self._retry_at:
             self._write_kept()
 
@@ -63,12 +81,24 @@ class TraceFiles:
         """Close the file that is open; a later write goes on behind it."""
         if self._kept:
             self._write_kept()
-        self._close_file()
+        try:
+            self._close_file()
+        except OSError as error:
+            self._change(_name(error))
+        if self._kept:
+            self._lose(self._kept, say=True)
+            self._kept.clear()
+            self._torn = self._lost = 0
+
+    def _lose(self, lines: bytes | bytearray, *, say: bool) -> None:
+        self._lost += lines.count(b"\n")
+        if say:
+            self.say(self.fault, self._lost)
 
     def _close_file(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def path(self, k: int) -> Path:
         """Where file number k is."""
@@ -76,45 +106,61 @@ class TraceFiles:
 
     def _write_kept(self) -> None:
         try:
+            if self._fd < 0:
+                self._open()
             self._append()
+            if self._size >= self._file_bytes:
+                self._next_file()
         except OSError as error:
             self._retry_at = time.monotonic() + RETRY
-            self._change(error.strerror or str(error))
+            self._change(_name(error))
+            with contextlib.suppress(OSError):
+                self._take_back()
         else:
             self._change("")
 
-    def _append(self) -> None:
-        if self._fd < 0:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._fd = os.open(self.path(self._k), flags, 0o644)
-            self._size = os.fstat(self._fd).st_size
-        written = 0
-        try:
-            while written < len(self._kept):
-                written += os.write(self._fd, self._kept[written:])
-        except OSError:
-            # Whole lines stay, the torn one goes: what is in a file can always be read.
-            whole = self._kept.rfind(b"\n", 0, written) + 1
-            if written != whole:
-                os.ftruncate(self._fd, self._size + whole)
-            self._taken(whole)
-            raise
-        self._taken(written)
-        if self._size >= self._file_bytes:
-            self._close_file()
-            self._k += 1
-            # The next one makes so many, so the oldest goes now.
-            self.path(self._k - self._files).unlink(missing_ok=True)
+    def _open(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(self.path(self._k), flags, 0o644)
+        self._size = os.fstat(self._fd).st_size
 
-    def _taken(self, size: int) -> None:
-        del self._kept[:size]
-        self._size += size
+    def _append(self) -> None:
+        kept = self._kept
+        while self._torn < len(kept):
+            written = self._torn + os.write(self._fd, kept[self._torn : self._torn + PIECE])
+            whole = kept.rfind(b"\n", 0, written) + 1
+            del kept[:whole]
+            self._size += whole
+            self._torn = written - whole
+
+    def _take_back(self) -> None:
+        """Whole lines stay, a torn one goes: what is in a file can always be read.
+
+        If it cannot be taken back, the next attempt goes on in the middle of it; else that opens
+        the file anew, since it may be another disk by then.
+        """
+        if self._torn:
+            os.ftruncate(self._fd, self._size)
+            self._torn = 0
+        self._close_file()
+
+    def _next_file(self) -> None:
+        self._close_file()
+        self._k += 1
+        # The next one makes so many, so the oldest goes now.
+        self.path(self._k - self._files).unlink(missing_ok=True)
 
     def _change(self, fault: str) -> None:
         if bool(fault) != bool(self.fault):
-            self.say(fault)
+            self.say(fault, self._lost)
+        if not fault:
+            self._lost = 0
         self.fault = fault
+
+
+def _name(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 class TraceWriter:
@@ -192,7 +238,7 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Hand over to the operating system what waits: a killed process has written it."""
-        if self._rows:
+        if self._rows or self.files.fault:
             rows, self._rows = self._rows, []
             self.files.write(encode_rows(rows))
 

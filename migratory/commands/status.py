@@ -15,7 +15,9 @@ from rich.table import Table
 from migratory.commands.up import line_of
 from migratory.commands.where import admin_addresses
 from migratory.errors import MigratoryError
-from migratory.shell.local_cluster import ask_soon, ask_status
+from migratory.shell.local_cluster import ask, ask_status
+
+REFUSED, UNKNOWN = "ORDER_REFUSED", "ORDER_UNKNOWN"
 
 Directory = Annotated[Path | None, Parameter(name=["--dir"])]
 
@@ -135,8 +137,7 @@ async def recover(
     if not yes and not await _confirmed():
         print("nothing was done")
         return 1
-    for g in waiting:
-        await _order(g, answering, without_quorum=without_quorum)
+    await _order_all(waiting, answering, without_quorum=without_quorum)
     return 0
 
 
@@ -150,19 +151,59 @@ async def _confirmed() -> bool:
     return bool(answer.strip() == "lose")
 
 
-async def _order(g: int, answering: dict[str, dict[str, Any]], *, without_quorum: bool) -> None:
-    """Let the member with the best copy stand; any member, when nobody has one."""
+def _best(g: int, answering: dict[str, dict[str, Any]]) -> str:
+    """Where the best copy of a group is; anywhere, when nobody has one."""
 
     def worth(address: str) -> tuple[bool, int, int]:
         view = answering[address]["groups"][g]
         return view["status"] == "NORMAL", view["last_epoch"], view["last"]
 
-    best = max(answering, key=worth)
-    body = msgspec.json.encode({"groups": [g], "without_quorum": without_quorum})
-    member = answering[best]["member"]
-    said = await ask_soon(best, "/recover", "POST", body)
+    return max(answering, key=worth)
+
+
+async def _order_all(
+    waiting: list[int], answering: dict[str, dict[str, Any]], *, without_quorum: bool
+) -> None:
+    """Let the members with the best copies stand; whoever does not, the others are ordered too."""
+    orders: dict[str, list[int]] = {}
+    for g in waiting:
+        orders.setdefault(_best(g, answering), []).append(g)
+    failed: list[MigratoryError] = []
+    for address, groups in orders.items():
+        member = answering[address]["member"]
+        try:
+            await _order(address, member, groups, without_quorum=without_quorum)
+        except MigratoryError as error:
+            failed.append(error)
+        else:
+            print(f"{member} stands for {_named(groups)}")
+    if failed:
+        # Of an order that was refused it is known that it was not taken: that weighs more.
+        code = min((error.code for error in failed), key=(REFUSED, UNKNOWN).index)
+        wrong = "; ".join(error.message for error in failed)
+        raise MigratoryError(code, wrong, "; ".join(error.remedy for error in failed))
+
+
+async def _order(address: str, member: str, groups: list[int], *, without_quorum: bool) -> None:
+    """Give one member its order; MigratoryError when it does not take it, or says nothing."""
+    body = msgspec.json.encode({"groups": groups, "without_quorum": without_quorum})
+    named = _named(groups)
+    try:
+        said = await trio.to_thread.run_sync(ask, address, "/recover", "POST", body)
+    except ConnectionRefusedError:
+        said = {"error": "NO_ANSWER", "detail": "nobody listens there any more"}
+    except OSError as error:
+        wrong = f"{member} gave no answer about {named} ({error}): it may have taken the order"
+        remedy = f"`migratory status` tells whether {member} stands; repeat what still waits"
+        raise MigratoryError(UNKNOWN, wrong, remedy) from error
     if not isinstance(said, dict) or "groups" not in said:
-        told = said.get("detail", said.get("error")) if isinstance(said, dict) else "it is silent"
-        wrong = f"{member} does not take the order: {told}"
-        raise MigratoryError("ORDER_REFUSED", wrong, f"repeat it on the machine of {member}")
-    print(f"group {g}: {member} stands")
+        told = said if isinstance(said, dict) else {"error": "BAD_ANSWER"}
+        wrong = f"{member} does not take {named}: {told.get('detail', told.get('error'))}"
+        remedy = f"repeat it when {member} has started"
+        if told.get("error") == "FORBIDDEN":
+            remedy = f"repeat it on the machine of {member}"
+        raise MigratoryError(REFUSED, wrong, remedy)
+
+
+def _named(groups: list[int]) -> str:
+    return f"group{'s' if len(groups) > 1 else ''} {', '.join(map(str, groups))}"

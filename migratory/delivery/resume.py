@@ -54,17 +54,19 @@ def resume(view: GroupView, topic: str, asked: Position, *, confirmed: bool) -> 
     `confirmed`: a barrier was applied here after the subscriber asked, so this member knows
     everything that anybody could have been told before.
     """
+    here = head(view, topic)
     if asked.epoch < view.floor:  # 1
-        return Start(Reset(HISTORY_LOST), head(view, topic))
+        return Start(Reset(HISTORY_LOST), here)
     record = view.state.topics.get(topic)
+    # Whoever has seen a later epoch may have it from a history that replaced this one.
+    later = asked.epoch > here.epoch
     if record is None:
-        if asked.sequence == view.state.vacant:  # nothing was there, and nothing has come since
-            return Start(Resumed(0), asked)
-    elif asked.sequence <= record.seq and (asked.epoch <= record.epoch or confirmed):
-        # Whoever has seen a later epoch may have it from a history that replaced this one.
+        if asked.sequence == here.sequence and not later:
+            return Start(Resumed(0), asked)  # nothing was there, and nothing has come since
+    elif asked.sequence <= record.seq and (confirmed or not later):
         return _known(record, asked)
     if confirmed:  # 5
-        return Start(Reset(UNKNOWN_POSITION), head(view, topic))
+        return Start(Reset(UNKNOWN_POSITION), here)
     return None
 
 
@@ -72,6 +74,8 @@ def _known(record: TopicView, asked: Position) -> Start:
     """Rules 2 to 4, for a position that is not ahead of the head."""
     seq, history = asked.sequence, record.history
     first = history.first_seq
+    if asked.epoch > record.epoch:  # no position of this history, whether it is cached or not
+        return Start(Reset(DIVERGED), Position(record.epoch, record.seq))
     if seq >= first or seq == record.seq:  # 2
         lowest = record.epoch if seq == record.seq else history.epoch_of(seq) or 0
         highest = lowest if seq == record.seq else history.epoch_of(seq + 1) or record.epoch

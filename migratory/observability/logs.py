@@ -53,7 +53,13 @@ def configure(
 
 
 class _Lossy:
-    """A stream that loses what its disk or pipe does not take: nobody logs in order to fail."""
+    """A stream that loses what its disk or pipe does not take: nobody logs in order to fail.
+
+    On a full disk or a pipe without reader, lines wait in the stream's buffer (8 KiB, unless Python
+    runs unbuffered) and come out when there is room. Lines that find it full are lost, each as a
+    whole, and nothing says how many. A pipe whose reader lives and does not read is another matter:
+    when it is full, a line waits for room and the whole process with it. Nothing prevents that.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

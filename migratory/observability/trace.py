@@ -3,6 +3,8 @@
 The watch is told in the moment when things happen, so the order of the rows is the order of the
 events: append before ack before commit, promise before what follows from it. The driver flushes
 before it sends anything: what another process can know of is in the trace, whatever happens next.
+There is one exception: while the disk takes nothing, rows wait in memory (`migratory.trace_files`),
+and a member that is killed then loses the end of its trace without a hole in the numbers.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
 from migratory.shell.ensemble import Ensemble
@@ -172,8 +174,9 @@ async def test_a_paused_coordinator_is_replaced_and_returns_as_a_follower(
         assert all(len(set(seen)) == 1 for seen in coordinators)
 
 
-async def test_the_admin_port_answers_before_zookeeper_does(tmp_path: Path) -> None:
-    """Without an ensemble a member waits, says so, and ends on the first signal."""
+@pytest.mark.parametrize("log", ["/dev/null", "/dev/full"])
+async def test_the_admin_port_answers_before_zookeeper_does(tmp_path: Path, log: str) -> None:
+    """Without an ensemble a member waits, says so, and ends on the first signal, log or no log."""
     with Ports() as ports:
         peer, client, admin, nowhere = (f"127.0.0.1:{port}" for port in ports.free(4))
         path = tmp_path / "alone.toml"
@@ -182,7 +185,7 @@ async def test_the_admin_port_answers_before_zookeeper_does(tmp_path: Path) -> N
             f'[[cluster.member]]\nid = "a"\npeer = "{peer}"\nclient = "{client}"\n'
             f'[member]\nid = "a"\n[admin]\naddress = "{admin}"\n'
         )
-        process = _start(path)
+        process = _start(path, log)
 
         async def waits() -> bool:
             expected = {"member": "a", "status": "waiting for ZooKeeper"}
@@ -198,9 +201,12 @@ async def test_the_admin_port_answers_before_zookeeper_does(tmp_path: Path) -> N
             process.communicate()
 
 
-def _start(path: Path) -> subprocess.Popen[bytes]:
+def _start(path: Path, log: str = "/dev/null") -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "migratory", "serve", str(path)]
-    return subprocess.Popen(tethered(command), stderr=subprocess.PIPE)
+    # As it is by default: what its log does not take waits in the process until the end.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path(log).open("wb") as out:
+        return subprocess.Popen(tethered(command), stderr=out, env=buffered)
 
 
 def _status_code(address: str, path: str) -> int:

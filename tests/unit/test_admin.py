@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 
+import msgspec
 import pytest
 import trio
 
 from migratory.commands.status import recover
 from migratory.errors import MigratoryError
-from migratory.shell.admin import MAX_BODY, Admin, Request, Response, answer
+from migratory.shell.admin import MAX_BODY, Admin, Page, Request, Response, answer
 
 
 def _hello(_: Request) -> Response:
@@ -88,22 +89,94 @@ async def test_what_is_not_served_is_refused(request_bytes: bytes, status: int) 
         assert (await ask(stream, request_bytes))[0] == status
 
 
-def _waits(_: Request) -> Response:
-    group = {"group": 0, "waits_for_operator": True, "status": "NORMAL", "last_epoch": 1, "last": 1}
-    return answer(HTTPStatus.OK, {"member": "m7", "groups": [group]})
+async def _listen(
+    nursery: trio.Nursery, run: Callable[[trio.SocketListener], Awaitable[object]]
+) -> str:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(run, listener)
+    return f"127.0.0.1:{listener.socket.getsockname()[1]}"
+
+
+class Waiting:
+    """Members whose groups wait for the operator, each the best for one group of its own."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.addresses: list[str] = []
+
+    def status(self, n: int) -> Page:
+        """What member number n says: group n is nowhere longer than here."""
+        groups = [
+            {"group": g, "waits_for_operator": True, "status": "NORMAL",
+             "last_epoch": 1, "last": int(g == n)} for g in range(3)
+        ]  # fmt: skip
+        return lambda _: answer(HTTPStatus.OK, {"member": f"m{n}", "groups": groups})
+
+    def take(self, request: Request) -> Response:
+        """The order is taken."""
+        self.taken.append(request.body)
+        return answer(HTTPStatus.ACCEPTED, {"member": "m", "groups": [0]})
+
+    async def serve(self, n: int, nursery: trio.Nursery, order: Page) -> None:
+        """Run the admin port of member number n."""
+        admin = Admin({("GET", "/status"): self.status(n), ("POST", "/recover"): order})
+        self.addresses.append(await _listen(nursery, admin.run))
+
+    async def recover(self) -> None:
+        """The operator's order."""
+        with trio.fail_after(10):
+            await recover(accept_loss=True, yes=True, admin=",".join(self.addresses))
 
 
 def _refuses(_: Request) -> Response:
     return answer(HTTPStatus.FORBIDDEN, {"error": "FORBIDDEN", "detail": "not from there"})
 
 
-async def test_an_order_that_is_refused_is_told() -> None:
-    """`recover` never says that a member stands which did not take the order."""
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    pages = {("GET", "/status"): _waits, ("POST", "/recover"): _refuses}
+def _starts(_: Request) -> Response:
+    return answer(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "NOT_STARTED"})
+
+
+async def test_orders_that_are_refused_are_told_and_the_others_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`recover` orders everything that is taken, then names who refused which groups, and why."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Admin(pages).run, listener)
-        admin = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-        with pytest.raises(MigratoryError, match=r"ORDER_REFUSED.*not from there\n.*of m7"):
-            await recover(accept_loss=True, yes=True, admin=admin)
+        cluster = Waiting()
+        for n, order in enumerate((_refuses, _starts, cluster.take)):
+            await cluster.serve(n, nursery, order)
+        with pytest.raises(MigratoryError) as caught:
+            await cluster.recover()
         nursery.cancel_scope.cancel()
+    assert [msgspec.json.decode(body)["groups"] for body in cluster.taken] == [[2]]
+    assert "m2 stands for group 2" in capsys.readouterr().out
+    assert caught.value.code == "ORDER_REFUSED"
+    assert "m0 does not take group 0: not from there" in caught.value.message
+    assert "m1 does not take group 1: NOT_STARTED" in caught.value.message
+    assert "on the machine of m0" in caught.value.remedy
+    assert "on the machine of m1" not in caught.value.remedy
+
+
+async def test_an_order_without_answer_is_not_called_refused() -> None:
+    """A member that falls silent may have taken its order: `recover` says that nobody knows."""
+    async with trio.open_nursery() as nursery:
+        cluster = Waiting()
+
+        async def dies(stream: trio.SocketStream) -> None:
+            async with stream:
+                if (await stream.receive_some(65536)).startswith(b"GET"):
+                    body = cluster.status(0)(Request(b"")).body
+                    await stream.send_all(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+
+        async def serve(listener: trio.SocketListener) -> None:
+            await trio.serve_listeners(dies, [listener])
+
+        cluster.addresses.append(await _listen(nursery, serve))
+        await cluster.serve(1, nursery, cluster.take)
+        with pytest.raises(MigratoryError) as caught:
+            await cluster.recover()
+        nursery.cancel_scope.cancel()
+    assert [msgspec.json.decode(body)["groups"] for body in cluster.taken] == [[1]]
+    assert caught.value.code == "ORDER_UNKNOWN"
+    assert "m0 gave no answer about groups 0, 2" in caught.value.message
+    assert "may have taken" in caught.value.message
+    assert "machine" not in caught.value.remedy

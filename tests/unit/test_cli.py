@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,16 @@ def test_a_wrong_file_is_told_and_ends_with_two(
     assert "cluster.name" in told
     assert "cluster.zookeeper" in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_error_that_nobody_can_be_told_keeps_its_code(tmp_path: Path, unbuffered: str) -> None:
+    """A supervisor reads the exit code, also where the disk under the log is full."""
+    words = [sys.executable, "-m", "migratory", "serve", str(tmp_path / "missing.toml")]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(words, stderr=full, check=False, env=environment)
+    assert done.returncode == 2
 
 
 def test_errors_inside_groups_are_told_each(

@@ -239,6 +239,27 @@ def test_a_later_epoch_waits_for_a_barrier_also_below_the_head(
     assert desk.take() == [(0, Page(1, "/t", Resumed(1), 3, seq, after, True))]
 
 
+@pytest.mark.parametrize("seq", [0, 1, 2, 4, 6])  # forgotten, right before the cached, cached, head
+def test_a_later_epoch_that_no_barrier_explains_is_diverged(desk: Desk, seq: int) -> None:
+    """An epoch above the head's is of another history, also where no cached message shows it."""
+    desk.handle(0, Sub(1, "/t", P(3, seq)))
+    [(_, ref)] = desk.take_barriers()
+    desk.barrier(ref, ok=True)
+    assert desk.take() == [(0, Page(1, "/t", Reset("diverged"), 2, 6, [], True))]
+
+
+def test_a_later_epoch_of_an_unknown_topic_waits_for_a_barrier(desk: Desk, state: State) -> None:
+    """It is resumed where the group has come to that epoch since, else it is of another history."""
+    state.vacant = 17
+    for epoch, outcome in ((4, Resumed(0)), (5, Reset("unknown_position"))):
+        desk.handle(0, Sub(1, "/new", P(epoch, 17)))
+        assert desk.take() == []
+        [(_, ref)] = desk.take_barriers()
+        state.epoch = 4
+        desk.barrier(ref, ok=True)
+        assert desk.take() == [(0, Page(1, "/new", outcome, 4, 17, [], True))]
+
+
 def test_a_barrier_that_fails_says_behind(desk: Desk, state: State) -> None:
     """No barrier within its time: the subscriber is sent away, and so it is when unserved."""
     desk.handle(0, Sub(1, "/unknown", P(2, 7)))

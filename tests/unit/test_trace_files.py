@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -122,76 +123,126 @@ def test_a_writer_goes_on_behind_what_is_there(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [0, 0]
 
 
+FULL = os.strerror(errno.ENOSPC)
+
+
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What writers say of their disk; they try again at once."""
-    told: list[str] = []
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What writers say of their disk, and how many rows they lost; they try again at once."""
+    told: list[tuple[str, int]] = []
     monkeypatch.setattr(trace_files, "RETRY", 0.0)
-    monkeypatch.setattr(trace_files, "_say", told.append)
+    monkeypatch.setattr(trace_files, "_say", lambda *words: told.append(words))
     return told
 
 
-def test_a_full_disk_costs_nothing_while_it_is_short(tmp_path: Path, said: list[str]) -> None:
+def on_full_disk(directory: Path) -> tuple[TraceWriter, Path]:
+    """A writer whose first file is on a full disk until that path is unlinked."""
+    path = directory / "m1.0.jsonl"
+    path.symlink_to("/dev/full")
+    return TraceWriter(directory, "r", "m1", 10), path
+
+
+def boot(writer: TraceWriter, times: int) -> None:
+    """So many rows, each flushed."""
+    for _ in range(times):
+        writer.row("boot")
+        writer.flush()
+
+
+def test_a_full_disk_costs_nothing_while_it_is_short(
+    tmp_path: Path, said: list[tuple[str, int]]
+) -> None:
     """Rows wait for room; it is said once that they do, and once more when they are written."""
-    (tmp_path / "m1.0.jsonl").symlink_to("/dev/full")
-    writer = TraceWriter(tmp_path, "r", "m1", 10)
-    for _ in range(3):
-        writer.row("boot")
-        writer.flush()
-    assert said == [os.strerror(errno.ENOSPC)]
-    assert os.strerror(errno.ENOSPC) in repr(writer)
-    (tmp_path / "m1.0.jsonl").unlink()
-    writer.files.close()
-    for _ in range(2):
-        writer.row("boot")
-        writer.flush()
+    writer, path = on_full_disk(tmp_path)
+    boot(writer, 3)
+    assert said == [(FULL, 0)]
+    assert FULL in repr(writer)
+    path.unlink()
+    boot(writer, 2)
     writer.close()
-    assert said == [os.strerror(errno.ENOSPC), ""]
+    assert said == [(FULL, 0), ("", 0)]
     assert numbers(tmp_path) == [0, 1, 2, 3, 4]
 
 
-def test_a_disk_that_stays_full_loses_rows_and_nothing_else(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory is bounded: what comes when too many rows wait is a hole in the numbers."""
-    (tmp_path / "m1.0.jsonl").symlink_to("/dev/full")
-    writer = TraceWriter(tmp_path, "r", "m1", 10)
-    writer.row("boot")
+def test_rows_that_wait_need_no_further_row(tmp_path: Path, said: list[tuple[str, int]]) -> None:
+    """A flush tries again what waits, also when nothing has happened since."""
+    writer, path = on_full_disk(tmp_path)
+    boot(writer, 2)
+    path.unlink()
     writer.flush()
+    assert numbers(tmp_path) == [0, 1]
+    assert said == [(FULL, 0), ("", 0)]
+
+
+def test_a_disk_that_stays_full_loses_rows_and_nothing_else(
+    tmp_path: Path, said: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded: what comes when too many rows wait is a hole, and its size is said."""
     monkeypatch.setattr(trace_files, "KEPT_BYTES", 1000)
-    for _ in range(20):
-        writer.row("boot")
-        writer.flush()
-    (tmp_path / "m1.0.jsonl").unlink()
-    writer.files.close()
-    for _ in range(2):  # the first one comes when nobody has seen yet that there is room
-        writer.row("boot")
-        writer.flush()
+    writer, path = on_full_disk(tmp_path)
+    boot(writer, 20)
+    path.unlink()
+    writer.flush()
+    boot(writer, 1)
     writer.close()
     found = numbers(tmp_path)
-    assert found == [*range(len(found) - 1), 22]
+    assert found == [*range(len(found) - 1), 20]
     assert 3 < len(found) < 12
-    assert said == [os.strerror(errno.ENOSPC), ""]
+    assert said == [(FULL, 0), (FULL, 1), ("", 21 - len(found))]
+
+
+def test_rows_that_still_wait_at_the_end_are_lost(
+    tmp_path: Path, said: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever closes on a full disk says how many rows the trace lacks in all."""
+    monkeypatch.setattr(trace_files, "KEPT_BYTES", 1000)
+    writer, _ = on_full_disk(tmp_path)
+    boot(writer, 20)
+    writer.close()
+    assert said == [(FULL, 0), (FULL, 1), (FULL, 20)]
+
+
+def test_an_attempt_takes_little_memory(tmp_path: Path, said: list[tuple[str, int]]) -> None:
+    """However much waits, the disk is offered a small piece of it at a time."""
+    writer, _ = on_full_disk(tmp_path)
+    writer.files.write(b"x" * (trace_files.KEPT_BYTES - 1) + b"\n")
+    tracemalloc.start()
+    writer.flush()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2 * trace_files.PIECE
+    assert said == [(FULL, 0)]
+
+
+def test_more_than_a_piece_is_written_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one piece ends and the next begins nothing is lost or repeated."""
+    monkeypatch.setattr(trace_files, "PIECE", 100)
+    writer = TraceWriter(tmp_path, "r", "m1", 10)
+    for _ in range(50):
+        writer.row("boot")
+    writer.close()
+    assert numbers(tmp_path) == list(range(50))
 
 
 def test_a_writer_that_ends_tries_a_last_time(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, said: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is written at the end, if there is room by then."""
     monkeypatch.setattr(trace_files, "RETRY", 3600.0)
     place = tmp_path / "no directory"
     place.write_text("")
     writer = TraceWriter(place, "r", "m1", 10)
-    writer.row("boot")
-    writer.flush()
+    boot(writer, 1)
     place.unlink()
     writer.close()
     assert numbers(place) == [0]
-    assert len(said) == 2
+    assert said == [(os.strerror(errno.EEXIST), 0), ("", 0)]
 
 
 def test_a_disk_that_takes_nothing_is_not_tried_all_the_time(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, said: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two attempts rows are kept without a system call."""
     monkeypatch.setattr(trace_files, "RETRY", 3600.0)
@@ -208,31 +259,50 @@ def test_a_disk_that_takes_nothing_is_not_tried_all_the_time(
 
 
 PROGRAM = """
-import logging, resource, signal, sys
+import fcntl, logging, os, resource, signal, sys
 from pathlib import Path
 from migratory import trace_files
 logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 trace_files.RETRY = 0.0
-writer = trace_files.TraceWriter(Path(sys.argv[1]), "r", "m1", 10)
+path = Path(sys.argv[1]) / "m1.0.jsonl"
+if sys.argv[2] == "sealed":
+    memory = os.memfd_create("m1", os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    path.symlink_to(f"/proc/self/fd/{memory}")
+writer = trace_files.TraceWriter(path.parent, "r", "m1", 10)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
 for _ in range(40):
     writer.row("boot")
-writer.flush()
+for _ in range(3):
+    writer.flush()
+size = path.stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 writer.row("boot")
 writer.close()
+written = path.read_bytes()
+path.unlink()
+path.write_bytes(written)
+print(size)
 """
 
 
-def test_a_write_that_is_cut_leaves_whole_lines(tmp_path: Path) -> None:
-    """Where the disk fills in the middle of a row, the torn part is taken back."""
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == "rows are not written: File too large\nrows are written again\n"
+@pytest.mark.parametrize("file", ["plain", "sealed"])
+def test_a_write_that_is_cut_leaves_whole_lines(tmp_path: Path, file: str) -> None:
+    """Where the disk fills in the middle of a row, the torn part is taken back, or else continued.
+
+    A sealed file cannot be made shorter.
+    """
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), file]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert told[:2] == [
+        "rows are not written: File too large",
+        "rows are written again, 0 were lost",
+    ]
     (path,) = tmp_path.iterdir()
     lines = path.read_bytes()
     assert lines.endswith(b"\n")
-    found = numbers(tmp_path)
-    assert found == list(range(41))
+    assert numbers(tmp_path) == list(range(41))
+    whole = lines.rfind(b"\n", 0, 1000) + 1
+    assert int(told[2]) == (whole if file == "plain" else 1000)
