@@ -4,8 +4,9 @@ A hand-over stops accepting, waits until everything is committed, then invites t
 stands at once. If that does not happen in time, the coordinator accepts again; publications that
 came meanwhile were held and are stamped then. Nothing here affects safety.
 
-None is begun unless ZooKeeper answered just before: without it nobody can stand, so the group would
-stop for nothing, again and again for as long as ZooKeeper is away.
+Only a member whose ZooKeeper answers can stand, so only such a one is a target: each asks now and
+then, and says in its heartbeats whether there was an answer. Otherwise groups would stop for
+nothing, again and again for as long as ZooKeeper is away. Who gives a group needs no ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from coordinator.cluster import (
     DRAIN_NOTICE,
     HANDOVER_COMMIT,
     HANDOVER_PREQ,
+    HANDOVER_REST,
     HANDOVERS_IN_FLIGHT,
-    KEEPER_FRESH,
     REBALANCE_EVERY,
     REBALANCE_QUIET,
 )
@@ -38,8 +39,9 @@ class Balance:
         self._told: set[str] = set()
         self._last_move = ctx.now
         self._moves = 0
+        self._failed: dict[str, float] = {}  # members that lately did not take a group, since when
         self._asking = False  # whether ZooKeeper owes an answer
-        self._answered = float("-inf")
+        self._asked = self._answered = float("-inf")
 
     @property
     def led(self) -> list[Replica]:
@@ -48,6 +50,7 @@ class Balance:
 
     def tick(self) -> bool:
         """Go on with hand-overs; True while something is under way."""
+        self._ask_keeper()
         moving = [r for r in self.led if r.leading is not None and r.leading.handing_to]
         for replica in moving:
             self._go_on(replica)
@@ -57,13 +60,16 @@ class Balance:
             self._rebalance(len(moving))
         return bool(moving) or (self.ctx.draining and not self.drained)
 
-    def _keeper_answers(self) -> bool:
-        """Whether ZooKeeper answered lately; it is asked in time for the next look."""
-        now = self.ctx.now
-        if not self._asking and now - self._answered > KEEPER_FRESH / 2:
-            self._asking = True
+    @property
+    def keeper_answers(self) -> bool:
+        """Whether this member could stand, as far as ZooKeeper is concerned."""
+        return self.ctx.now - self._answered <= self.ctx.cluster.session / 2
+
+    def _ask_keeper(self) -> None:
+        """Often enough that an answer is never older than half of what counts."""
+        if not self._asking and self.ctx.now - self._asked >= self.ctx.cluster.session / 4:
+            self._asking, self._asked = True, self.ctx.now
             self.ctx.run(synced(), self._on_answer)
-        return now - self._answered <= KEEPER_FRESH
 
     def _on_answer(self, _: object) -> None:
         self._asking = False
@@ -99,9 +105,8 @@ class Balance:
         leading = replica.leading
         assert leading is not None
         self.ctx.note("hand_over_failed", replica.g, replica.epoch, detail=leading.handing_to)
+        self._failed[leading.handing_to] = self.ctx.now
         leading.handing_to = ""
-        # Its target may be without ZooKeeper: trying often would stop one group after another.
-        self._last_move = self.ctx.now + REBALANCE_QUIET
         held, leading.held = leading.held, []
         for contact, via, items in held:
             leading.publish(contact, items, via)
@@ -114,19 +119,21 @@ class Balance:
             return
         if not self.drain_now and not self._may_leave():
             return
-        self.ctx.leaving = True
         led = self.led
+        targets = {replica.g: self._target(replica) for replica in led}
+        if led and not any(targets.values()):
+            self._say_what_waits("nobody could take a group: members rest, or lack ZooKeeper")
+            return
+        self.ctx.leaving = True
         if not led:
             # A bid that is under way may still open a group here.
             self.drained = not any(r.standing or r.bid is not None for r in self.replicas)
             self.ctx.ready.drained = self.drained
             return
-        if not self._keeper_answers():
-            return
         for replica in led:
             if moving >= HANDOVERS_IN_FLIGHT:
                 break
-            target = self._target(replica)
+            target = targets[replica.g]
             if target and replica.leading is not None and not replica.leading.handing_to:
                 self.hand_over(replica, target)
                 moving += 1
@@ -167,9 +174,14 @@ class Balance:
         """The best-ranked member that could coordinate the group instead."""
         for member in rank(replica.g, self.ctx.peers):
             peer = self.ctx.peers[member]
-            if peer.reached and not peer.draining and peer.normal_in(replica.g):
+            if peer.reached and peer.normal_in(replica.g) and self._takes(peer, HANDOVER_REST):
                 return member
         return ""
+
+    def _takes(self, peer: PeerView, rest: float) -> bool:
+        """Whether a member would stand if it were invited; one that lately did not gets a rest."""
+        since = self.ctx.now - self._failed.get(peer.member, float("-inf"))
+        return peer.keeper and not peer.draining and since >= rest
 
     # ---- rebalance -----------------------------------------------------------------------------
 
@@ -189,11 +201,12 @@ class Balance:
         if len(led) <= fair + 1:
             return
         target = min(targets, key=lambda p: len(p.leads))
-        if len(target.leads) < fair and self._keeper_answers():
+        if len(target.leads) < fair:
             self._last_move = now
             self._moves += 1  # another one each time: one that will not go must not block the rest
             self.hand_over(led[self._moves % len(led)], target.member)
 
     def _steady(self, peer: PeerView) -> bool:
         since = peer.normal_since
-        return not peer.draining and since is not None and self.ctx.now - since >= REBALANCE_QUIET
+        quiet = since is not None and self.ctx.now - since >= REBALANCE_QUIET
+        return quiet and self._takes(peer, REBALANCE_QUIET)

@@ -48,7 +48,7 @@ TRANSFER_PATIENCE = 5.0  # silence in a transfer: it begins again
 RESEND_PATIENCE = 0.5  # a follower's silence about entries sent to it: they are sent again
 HANDOVER_COMMIT = 1.0  # for commit == last before an invitation: accept again
 HANDOVER_PREQ = 0.5  # for the invited to ask for promises: accept again
-KEEPER_FRESH = 0.5  # since ZooKeeper last answered: no hand-over is begun
+HANDOVER_REST = 2.0  # after that, before the same member is invited again
 DRAIN_NOTICE = 0.5  # for the others to hear that this member wants to leave
 REBALANCE_QUIET = 10.0  # after the last takeover, and NORMAL everywhere for the target
 REBALANCE_EVERY = 0.5

@@ -19,7 +19,7 @@ class PeerView:
     """What this member knows of another one. Never trusted for safety, except for `boot`."""
 
     __slots__ = (
-        "boot", "commits", "draining", "heard", "leads", "leaving", "linked", "member",
+        "boot", "commits", "draining", "heard", "keeper", "leads", "leaving", "linked", "member",
         "normal_since", "reaches", "refused", "suspected", "suspects", "wants",
     )  # fmt: skip
 
@@ -36,6 +36,7 @@ class PeerView:
         self.suspects: frozenset[str] = frozenset()
         self.draining = False
         self.leaving = False
+        self.keeper = False  # whether ZooKeeper answers it
         self.wants: frozenset[int] = frozenset()  # groups whose coordinator its clients wait for
         self.normal_since: float | None = None  # NORMAL in all groups since
 

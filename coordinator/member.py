@@ -236,6 +236,7 @@ class Member:
             self._knows(),
             self.ctx.leaving,
             [r.g for r in self.replicas if r.contact.waiting and not self._led(r)],
+            self.balance.keeper_answers,
         )
 
     def _led(self, replica: Replica) -> bool:
@@ -268,6 +269,7 @@ class Member:
         peer.draining = message.draining
         peer.leaving = message.leaving
         peer.wants = frozenset(message.wants)
+        peer.keeper = message.keeper
         if min(message.commits) < 0:
             peer.normal_since = None
         elif peer.normal_since is None:

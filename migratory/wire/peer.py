@@ -59,6 +59,7 @@ class Heartbeat(_Peer, frozen=True, tag=2):
     ] = []  # (group, epoch, member by rank of id) of others it hears
     leaving: bool = False  # it drains, and it is its turn
     wants: list[int] = []  # groups in which publications wait there for a coordinator
+    keeper: bool = False  # ZooKeeper answered it lately
 
 
 class Preq(_Group, frozen=True, tag=3):

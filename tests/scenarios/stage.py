@@ -255,7 +255,8 @@ class Stage:
 
     def _answer(self, life: Life, token: int, procedure: Procedure, value: Any) -> None:
         name = procedure.__name__  # type: ignore[attr-defined]  # generators have one
-        self.trace.append(f"{life.name} ZooKeeper {name}: {tell_result(value)}")
+        if name != "synced":  # a member asks now and then whether ZooKeeper is there
+            self.trace.append(f"{life.name} ZooKeeper {name}: {tell_result(value)}")
         self.give(life, KeeperAnswer(token, value))
 
     def errands(self) -> None:

@@ -363,6 +363,21 @@ def transfer_across_an_election() -> None:
     s.flow(SyncChunk)
 
 
+def transfer_from_a_deposed_coordinator() -> None:
+    """B boots when C has won an epoch that A does not know of; A's state is not for it any more."""
+    s = Stage()
+    s.open(A)
+    s.stand(C)
+    s.lose()
+    s.crash(B)
+    s.boot(B)
+    s.lose()
+    s.inject(B, A, SyncReq(0, 1, s.replica(B).promised))
+    s.flow((SyncHead, SyncPull, SyncChunk))
+    s.publish(A, 1)
+    s.between(A, B)
+
+
 def late_transfer() -> None:
     """B catches up from C while a transfer from A is under way, which then ends behind it."""
     s = Stage()
@@ -569,6 +584,7 @@ TRACES: dict[str, Trace] = {
         commit_over_a_foreign_tail,
         transfer_without_its_stream,
         transfer_across_an_election,
+        transfer_from_a_deposed_coordinator,
         late_transfer,
         chunk_of_an_earlier_transfer,
         cold_start_beside_a_normal_member,

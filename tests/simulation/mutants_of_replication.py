@@ -436,7 +436,7 @@ TRANSFERS = (
                 "pass",
             ),
         ),
-        weather=(("depose_every", 0.7), ("crash_every", 1.0)),
+        trace="transfer_from_a_deposed_coordinator",
     ),
     Mutant(
         "transfer goes on under a higher promise",

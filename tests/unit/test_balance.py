@@ -149,16 +149,56 @@ def test_nothing_is_handed_over_while_zookeeper_is_away() -> None:
     """Nobody could stand, and the group would stop for nothing: the member drains later."""
     stage = opened()
     stage.keeper_away = True
+    stage.run(3.0)  # until the last answers count no more
     stage.give(stage.lives["a"], DrainWanted())
     stage.run(2.0)
     assert not any("hand_over" in line for line in stage.trace)
+    assert sum("drain_waits" in line and "ZooKeeper" in line for line in stage.trace) == 1
+    assert not stage.lives["a"].member.ctx.leaving  # others may go first
     publish(stage, "a", item(1))
     stage.settle()
     assert "a acks #1 at 1:1" in stage.trace
     stage.keeper_away = False
     stage.errands()
-    stage.run(0.3)
+    stage.run(0.5)
     assert "a is drained" in stage.trace
+
+
+def without_zookeeper(stage: Stage, *names: str) -> None:
+    """These members ask ZooKeeper in vain from now on, and all others have heard of it."""
+    for name in names:
+        stage.lives[name].member.balance._asking = True
+    stage.run(3.0)
+
+
+def test_a_member_that_alone_lacks_zookeeper_can_be_drained() -> None:
+    """Who takes a group must reach ZooKeeper; who gives it need not."""
+    stage = opened()
+    without_zookeeper(stage, "a")
+    stage.give(stage.lives["a"], DrainWanted())
+    stage.run(1.5)
+    assert "a is drained" in stage.trace
+
+
+def test_groups_go_to_members_that_reach_zookeeper() -> None:
+    """A member that could not stand is not invited, whatever its rank."""
+    stage = opened(groups=8)
+    without_zookeeper(stage, "b")
+    stage.give(stage.lives["a"], DrainWanted())
+    stage.run(1.5)
+    assert "a is drained" in stage.trace
+    assert not any(line.startswith("a > b Invite") for line in stage.trace)
+
+
+def test_who_did_not_take_a_group_gets_a_rest_and_the_next_one_is_asked() -> None:
+    """A drain does not stop the same group again and again for one member that does not stand."""
+    stage = opened(groups=8)
+    hold(stage, "a>b", "Invite")
+    stage.give(stage.lives["a"], DrainWanted())
+    stage.run(2.5)
+    assert "a is drained" in stage.trace
+    invited = [line for line in stage.trace if line.startswith("a > b Invite")]
+    assert len(invited) == len(set(invited))
 
 
 def test_balancing_waits_for_zookeeper() -> None:

@@ -230,11 +230,12 @@ def test_a_floor_that_could_not_be_raised_opens_nothing() -> None:
     bid = bidding(stage, "a", epoch=1)
     hears(stage, "a", "b", Prom(0, 0, 1, False, 0, 0, 0, 0))
     assert bid.raising
+    token = max(stage.lives["a"].member.ctx.answers)
     hears(stage, "a", "c", Prom(0, 0, 1, False, 0, 0, 0, 0))  # it changes nothing now
     a = stage.lives["a"]
     stage.run(1.5)  # nor does time
     assert a.replica().bid is bid
-    stage.give(a, KeeperAnswer(max(a.member.ctx.answers), False))
+    stage.give(a, KeeperAnswer(token, False))
     assert stepped_down(stage, "a", "before the floor rose")
     assert not a.replica().normal
 
