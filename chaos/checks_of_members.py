@@ -67,36 +67,37 @@ def recover_silent(ledger: Ledger) -> Iterator[Violation]:
 
 def unavail(ledger: Ledger) -> Iterator[Violation]:
     """At most one in a hundred pairs of fault and group is silent for longer than the bound."""
-    by_group: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    for row, sent, acked in ledger.publications.values():
-        if sent is not None and acked is not None:
-            up_at, contact = ledger.links.get(row.get("conn"), (0, ""))
-            by_group[row["group"]].append((acked, max(sent, up_at), contact))
     late: dict[Key, int] = {}
-    for group, answers in by_group.items():
-        before = 0
-        for acked, sent, contact in sorted(answers):
-            since, before = max(before, sent), acked
-            silence = (acked - since) // 1000
-            if silence <= ledger.bounds.silence_ms:
-                continue
-            near = _near(ledger, since, acked)
-            at_hit = contact in {fault.hit for fault in near.values()}
-            if not at_hit and not _excused(ledger, near):
-                for name in near:
-                    late[group, name] = max(silence, late.get((group, name), 0))
-    if len(late) > len(by_group) * len(ledger.faults) * ledger.bounds.late_share:
+    groups: set[int] = set()
+    for group, since, until in ledger.silences:
+        groups.add(group)
+        if until - since <= ledger.bounds.silence_ms * 1000:
+            continue
+        near = _near(ledger, since, until)
+        silence = (until - max(since, _excused_until(ledger, near, since, until))) // 1000
+        if silence > ledger.bounds.silence_ms:
+            for name in near or ("no fault",):
+                late[group, name] = max(int(silence), late.get((group, name), 0))
+    if len(late) > len(groups) * len(ledger.faults) * ledger.bounds.late_share:
         for (group, name), silence in late.items():
             witness = f"{silence} ms without an ack after {name}"
             yield Violation(ledger.run, "UNAVAIL", group, None, witness)
 
 
-def _excused(ledger: Ledger, near: dict[str, Fault]) -> bool:
-    """More than f members are away, or one is and nobody can be elected while ZooKeeper is."""
-    away = {member for fault in near.values() for member in fault.hits}
-    everybody = any(fault.hit in {"all", "*"} for fault in near.values())
-    keeper = any(fault.name.startswith("zookeeper") for fault in near.values())
-    return everybody or len(away) > ledger.setting("run", "faults", 1) or (keeper and bool(away))
+def _excused_until(ledger: Ledger, near: dict[str, Fault], since: int, until: int) -> float:
+    """The last moment of a silence at which the cluster promised nothing."""
+    faults = [f for f in near.values() if max(f.off_at, f.away_until, f.keeper_until) >= since]
+    ends = [end for f in faults for end in (f.away_until, f.keeper_until) if end < until]
+    survive = ledger.setting("run", "faults", 1)
+    return max((at for at in (*ends, until) if _is_excused(faults, at, survive)), default=0)
+
+
+def _is_excused(faults: list[Fault], at: float, survive: int) -> bool:
+    """More than f members are away, or nobody can be elected after a fault of one."""
+    begun = [fault for fault in faults if fault.on_at <= at]
+    away = {member for fault in begun if fault.away_until >= at for member in fault.hits}
+    keeper = any(fault.keeper_until >= at for fault in begun)
+    return len(away) > survive or (keeper and any(fault.hits for fault in begun))
 
 
 def _near(ledger: Ledger, since: int, until: int) -> dict[str, Fault]:
@@ -129,7 +130,7 @@ def stale(ledger: Ledger) -> Iterator[Violation]:
 
 
 def live(ledger: Ledger) -> Iterator[Violation]:
-    """A healed cluster acks in time, all its members are normal, all topics end alike."""
+    """No member ends by itself; a healed one acks in time, is normal, and all topics end alike."""
     phases = [row["t_wall"] for row in ledger.of("phase")]
     faults = [row["t_wall"] for row in ledger.of("fault_on", "fault_off")]
     if phases:
@@ -140,6 +141,9 @@ def live(ledger: Ledger) -> Iterator[Violation]:
                 continue
             if acked is None or acked - sent > bound:
                 yield found(ledger, "LIVE", row, f"{row['pid']}/{row['pseq']} was acked late")
+    for row in ledger.of("ended"):
+        witness = f"{extra(row, 'member')} ended with {extra(row, 'code')} {extra(row, 'when')}"
+        yield Violation(ledger.run, "LIVE", None, None, witness)
     boots: dict[str, int] = {}
     for row in ledger.of("boot"):
         boots[row["node"]] = max(row["boot"], boots.get(row["node"], 0))

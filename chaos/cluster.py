@@ -22,7 +22,7 @@ from chaos.kinds import KINDS
 from chaos.network import NamespaceNetwork, Network
 from chaos.plan import Plan
 from chaos.processes import Program
-from chaos.watched import Service, Watched
+from chaos.watched import Ending, Service, Watched
 
 ZOOKEEPERS = 3
 CLIENTS = "clients"
@@ -48,6 +48,7 @@ class Cluster(Watched):
         self.groups = plan.groups
         self.programs: dict[str, Program] = {}
         self.down: set[str] = set()  # what is meant not to run
+        self.endings: list[Ending] = []  # that nobody was told of yet
         self.strays: list[Program] = []  # replaced processes that may still run
         self._lives = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
         self.cables = {name: trio.Lock() for name in (*self.members, *self.zookeepers)}
@@ -104,6 +105,8 @@ class Cluster(Watched):
         self.programs[name].kill()
 
     def _take_down(self, name: str) -> None:
+        if name not in self.down and not self.programs[name].running:
+            self._ended(name, "by itself")  # before anybody looked
         self.down.add(name)
         if name in self.members:
             self.forgetful.add(name)  # from now on, or two faults could see room for one
@@ -124,17 +127,25 @@ class Cluster(Watched):
         """Take one cut back."""
         self.network.heal(source, target)
 
-    def revive(self) -> list[str]:
-        """Start what ended by itself, as an operator's supervisor would; who that was."""
+    def revive(self) -> list[Ending]:
+        """Start what ended by itself, as an operator's supervisor would; who did not end well."""
         ended = [n for n, p in self.programs.items() if n not in self.down and not p.running]
         for name in ended:
+            self._ended(name, "by itself")
             self.start(name)
-        return ended
+        found, self.endings = self.endings, []
+        return found
+
+    def _ended(self, name: str, when: str) -> None:
+        self.endings.append(Ending(name, self.programs[name].code, when))
 
     async def stop(self, name: str) -> int:
         """Drain a member and wait for its end; it stays down until it is started."""
         self._take_down(name)
-        return await self.programs[name].stop(STOP)
+        code = await self.programs[name].stop(STOP)
+        if code != 0:
+            self._ended(name, "when it was drained")
+        return code
 
     async def recover(self, name: str) -> None:
         """Order a member, as an operator on its host, to open what waits with what it can find."""
@@ -176,10 +187,14 @@ class Cluster(Watched):
     @contextlib.asynccontextmanager
     async def replacing(self, name: str) -> AsyncIterator[None]:
         """A block that ends and starts a process, alone; a member must be allowed to forget."""
-        async with self._lives[name]:
+        async with self.keeping(name):
             if name in self.members:
                 await self.wait_remembered(name)
             yield
+
+    def keeping(self, name: str) -> trio.Lock:
+        """A block in which nobody else ends or starts a process."""
+        return self._lives[name]
 
 
 def find_faketime() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from random import Random
+from typing import Protocol
 
 import trio
 
@@ -22,7 +23,18 @@ FLAKY = 0.25  # seconds of each state
 LOSSY = Trouble(loss=0.1)
 LATE = Trouble(delay=0.05, jitter=0.1)
 
+
 Hold = Callable[[str], Awaitable[None]]
+
+
+class Turns(Protocol):
+    """The hold of a fault that goes from one member to the next."""
+
+    async def __call__(self, hit: str) -> None:
+        """As any hold."""
+
+    def turn(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """A block in which it has hold of this member."""
 
 
 @contextlib.contextmanager

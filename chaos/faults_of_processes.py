@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import trio
 
 from chaos.cluster import Cluster, find_faketime, namespaces_of
-from chaos.faults_of_network import Hold, both_ways, cuts, everybody, slowed
+from chaos.faults_of_network import Hold, Turns, both_ways, cuts, everybody, slowed
 from chaos.kinds import COORDINATOR
 from chaos.processes import Program
 
@@ -117,22 +117,27 @@ async def _replace(cluster: Cluster, name: str, environment: dict[str, str] | No
         cluster.start(name, environment)
 
 
-async def rolling_restart(cluster: Cluster, _target: str, hold: Hold) -> None:
+async def rolling_restart(cluster: Cluster, _target: str, hold: Turns) -> None:
     """All members drain and come back, one after another, however long it takes."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hold, "all")
         for name in cluster.members:
-            await _restart(cluster, name)
+            async with contextlib.AsyncExitStack() as stack:
+                with trio.move_on_after(PATIENCE) as waited:
+                    await stack.enter_async_context(cluster.replacing(name))
+                if waited.cancelled_caught:
+                    break  # somebody does not get well, which the end of the run will tell
+                with hold.turn(name):
+                    await _restart(cluster, name)
 
 
 async def _restart(cluster: Cluster, name: str) -> None:
-    async with cluster.replacing(name):
-        try:
-            await cluster.stop(name)
-        finally:
-            cluster.start(name)
-        with trio.move_on_after(PATIENCE):
-            await _wait_normal(cluster, name)
+    try:
+        await cluster.stop(name)
+    finally:
+        cluster.start(name)
+    with trio.move_on_after(PATIENCE):
+        await _wait_normal(cluster, name)
 
 
 async def recover(cluster: Cluster, _target: str, hold: Hold) -> None:
@@ -220,12 +225,13 @@ async def _take_turns(cluster: Cluster, name: str) -> None:
 
 async def full_disk(cluster: Cluster, name: str, hold: Hold) -> None:
     """No file of a member takes a byte more; what it could not write, it writes afterwards."""
-    with _no_room(cluster.programs[name]):
-        await hold(name)
-    written = cluster.trace_bytes(name)
-    with trio.move_on_after(PATIENCE):
-        while cluster.trace_bytes(name) == written:  # noqa: ASYNC110 (files tell nobody)
-            await trio.sleep(LOOK)
+    async with cluster.keeping(name):  # rows that wait for room would die with the process
+        with _no_room(cluster.programs[name]):
+            await hold(name)
+        written = cluster.trace_bytes(name)
+        with trio.move_on_after(PATIENCE):
+            while cluster.trace_bytes(name) == written:  # noqa: ASYNC110 (files tell nobody)
+                await trio.sleep(LOOK)
 
 
 async def full_zookeeper_disk(cluster: Cluster, _target: str, hold: Hold) -> None:

@@ -11,10 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 Key = tuple[Any, ...]
+NEVER = float("inf")
+# Members that these hit are there, and count; all others that hit members take them away.
+STAYS = ("starve", "reset", "cut-zookeeper", "slow-link", "late-link", "lossy-link", "full-disk")
+FORGETS = ("kill", "sleepwalk", "zombie", "clock", "recover")  # a rolling restart waits for them
+HITS_CLIENTS = ("cut-clients", "deaf-clients", "recover")
 HAPPENINGS = ("takeover", "sync", "gap", "duplicate", "resume")
 
 
@@ -24,6 +30,8 @@ class Bounds:
 
     silence_ms: int = 1500
     lag_ms: int = 2000
+    return_ms: int = 4000
+    elect_ms: int = 2000
     heal_ms: int = 10_000
     ack_ms: int = 2000
     late_share: float = 0.01
@@ -44,14 +52,18 @@ class Violation(NamedTuple):
 class Fault(NamedTuple):
     """A fault that happened; it is over when the cluster had time to heal.
 
-    `hits` are the members that it may take away; of a broken pair, one is enough.
+    `hits` are the members that it may take away; of a broken pair, one is enough. `at` are the
+    contacts whose clients may have to wait for them.
     """
 
     name: str
     on_at: int
+    off_at: float
     over_at: float
-    hit: str  # whom, when its target is a role
     hits: frozenset[str]
+    at: frozenset[str]
+    away_until: float = 0  # until when its members count as away; 0: they stay
+    keeper_until: float = 0  # until when nobody can be elected; 0: elections go on
 
 
 class Acked(NamedTuple):
@@ -196,6 +208,32 @@ class Ledger:
         return {key: (row, sent.get(key), answered.get(key)) for key, row in rows.items()}
 
     @cached_property
+    def silences(self) -> list[tuple[int, int, int]]:
+        """For each answer: its group, since when somebody waited for one, when it came.
+
+        Nobody waits without a connection, nor at a contact that a fault hits until it may be back.
+        """
+        by_group: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row, sent, acked in self.publications.values():
+            if sent is not None and acked is not None:
+                by_group[row["group"]].append((acked, self._waits(row.get("conn"), sent, acked)))
+        found = []
+        for group, answers in by_group.items():
+            answers.sort()
+            waiting = list(accumulate((waits for _, waits in reversed(answers)), min))[::-1]
+            before = [0, *(acked for acked, _ in answers)]
+            for (acked, _), last, first in zip(answers, before, waiting, strict=False):
+                found.append((group, max(last, first), acked))
+        return found
+
+    def _waits(self, conn: str | None, sent: int, acked: int) -> int:
+        """Since when a publication waits for the group, and not for its own contact."""
+        up_at, contact = self.links.get(conn, (0, ""))
+        troubles = (f for f in self.faults.values() if contact in f.at and f.on_at <= acked)
+        back = max((f.off_at + self.bounds.return_ms * 1000 for f in troubles), default=0)
+        return int(min(max(sent, up_at, back), acked))
+
+    @cached_property
     def streams(self) -> dict[Key, list[Told]]:
         """What each subscription was told, in order, with what was known before each row."""
         by_sub: dict[Key, list[Row]] = defaultdict(list)
@@ -206,19 +244,12 @@ class Ledger:
     @cached_property
     def faults(self) -> dict[str, Fault]:
         """The faults that happened, by id."""
-        members = {row["node"] for row in self.of("boot")}
-        found: dict[str, Fault] = {}
-        for row in self.of("fault_on", "fault_off"):
-            name, at = extra(row, "id"), row["t_wall"]
-            if row["kind"] == "fault_on":
-                hit = extra(row, "hit") or extra(row, "target") or ""
-                hits = [node for node in re.split("[,|>]", hit) if node in members]
-                some = hits[:1] if re.search("[|>]", hit) else hits
-                found[name] = Fault(extra(row, "fault"), at, float("inf"), hit, frozenset(some))
-            elif name in found:
-                over = at + self.bounds.heal_ms * 1000
-                found[name] = found[name]._replace(over_at=over)
-        return found
+        members = frozenset(row["node"] for row in self.of("boot"))
+        offs = {extra(row, "id"): row["t_wall"] for row in self.of("fault_off")}
+        return {
+            extra(row, "id"): _fault(row, offs.get(extra(row, "id"), NEVER), members, self.bounds)
+            for row in self.of("fault_on")
+        }
 
     @cached_property
     def slow(self) -> set[str]:
@@ -242,6 +273,20 @@ class Ledger:
             (row["topic"], extra(row, "member"), row["seq"], row["mid"])
             for row in self.of("final_read")
         }
+
+
+def _fault(row: Row, off: float, members: frozenset[str], bounds: Bounds) -> Fault:
+    name, on = extra(row, "fault") or "", row["t_wall"]
+    hit = extra(row, "hit") or extra(row, "target") or ""
+    named = [node for node in re.split("[,|>]", hit) if node in members]
+    hits = frozenset(named[:1] if re.search("[|>]", hit) else named)
+    hits = members if name == "recover" else hits
+    at = members if name in HITS_CLIENTS else frozenset(named)
+    back = off + bounds.return_ms * 1000 if name.startswith(FORGETS) else off
+    away = 0 if name in STAYS or not hits else back
+    begins = on if name == "zookeeper-leader" else off
+    keeper = begins + bounds.elect_ms * 1000 if name.startswith("zookeeper") else 0
+    return Fault(name, on, off, off + bounds.heal_ms * 1000, hits, at, away, keeper)
 
 
 def _n(row: Row) -> int:

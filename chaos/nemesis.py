@@ -5,7 +5,8 @@ What a fault does is in `chaos.faults_of_processes` and `chaos.faults_of_network
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import trio
@@ -21,7 +22,8 @@ from migratory.trace_files import TraceWriter
 
 PATIENCE = 30.0  # seconds that a fault waits for its moment
 
-Break = Callable[[Any, str, Hold], Awaitable[None]]  # first the cluster that it is made for
+# The cluster that it is made for, the target, and a Hold or Turns.
+Break = Callable[[Any, str, Any], Awaitable[None]]
 
 BREAKS: dict[str, Break] = {
     "kill-quick": processes.kill,
@@ -75,19 +77,16 @@ class Nemesis:
         if target in ROLES:
             target = await self.cluster.in_role(target)
         with trio.move_on_after(PATIENCE) as moment:
-
-            async def hold(hit: str) -> None:
-                moment.deadline = float("inf")
-                self.active[fault.id] = f"{fault.kind} {hit}"
-                self.happened += 1
-                note(self._trace, "fault_on", {**extra, "hit": hit})
-                await trio.sleep(fault.for_ms / 1000)
-
             try:
+                hold = _Holding(self, fault, extra, moment)
                 await self._break(fault.kind)(self.cluster, target, hold)
             finally:
                 if self.active.pop(fault.id, None) is not None:
-                    note(self._trace, "fault_off", extra)
+                    self.note("fault_off", extra)
+
+    def note(self, kind: str, extra: Mapping[str, object]) -> None:
+        """Write a row."""
+        note(self._trace, kind, dict(extra))
 
     def _break(self, kind: str) -> Break:
         assert kind in KINDS
@@ -96,3 +95,30 @@ class Nemesis:
     async def _stampede_once(self, _cluster: Watched, target: str, hold: Hold) -> None:
         self._stampede()
         await hold(target)
+
+
+class _Holding:
+    """How one fault tells that it has hold; see `Turns`."""
+
+    def __init__(
+        self, nemesis: Nemesis, fault: Fault, extra: dict[str, str], moment: trio.CancelScope
+    ) -> None:
+        self._nemesis, self._fault, self._extra, self._moment = nemesis, fault, extra, moment
+
+    async def __call__(self, hit: str) -> None:
+        """From now on it has happened."""
+        self._moment.deadline = float("inf")
+        self._nemesis.active[self._fault.id] = f"{self._fault.kind} {hit}"
+        self._nemesis.happened += 1
+        self._nemesis.note("fault_on", {**self._extra, "hit": hit})
+        await trio.sleep(self._fault.for_ms / 1000)
+
+    @contextlib.contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """A fault within the fault, with an id of its own."""
+        extra = {**self._extra, "id": f"{self._fault.id}.{name}"}
+        self._nemesis.note("fault_on", {**extra, "hit": name})
+        try:
+            yield
+        finally:
+            self._nemesis.note("fault_off", extra)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import trio
 
 from chaos.cluster import CLIENTS
-from chaos.faults_of_network import Hold
+from chaos.faults_of_network import Hold, Turns
 from chaos.hooks import Hooks, Spot
 from chaos.nemesis import PATIENCE, Break
 from chaos.network import Network
@@ -118,7 +118,7 @@ class OwnCluster(Watched):
             await stack.enter_async_context(self.hooks.breaking(way.hook, spots))
             await hold(name)
 
-    async def _roll(self, _cluster: Watched, _target: str, hold: Hold) -> None:
+    async def _roll(self, _cluster: Watched, _target: str, hold: Turns) -> None:
         """All members drain and come back, one after another, however long it takes."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hold, "all")
@@ -128,11 +128,15 @@ class OwnCluster(Watched):
                         await self.wait_remembered(name)
                     if waited.cancelled_caught:
                         break  # somebody does not get well, which the end of the run will tell
-                    with self._forgetting(name):
-                        async with self.hooks.breaking("stop", self.member(name)):
-                            pass
-                    with trio.move_on_after(PATIENCE):
-                        await self._wait_normal(name)
+                    with hold.turn(name):
+                        await self._restart(name)
+
+    async def _restart(self, name: str) -> None:
+        with self._forgetting(name):
+            async with self.hooks.breaking("stop", self.member(name)):
+                pass
+        with trio.move_on_after(PATIENCE):
+            await self._wait_normal(name)
 
     async def _wait_normal(self, name: str) -> None:
         while name in self.forgetful:

@@ -198,6 +198,7 @@ class _Run:
             self._enter("healed")
             await trio.sleep_until(self._last_fault + CALM)
             await self._end_workload()
+            self._revive()
             nursery.cancel_scope.cancel()
 
     # ---- faults --------------------------------------------------------------------------------
@@ -322,8 +323,7 @@ class _Run:
         before, then = self.tally, trio.current_time()
         while True:
             await trio.sleep(LOOK_EVERY)
-            for name in self.cluster.revive():
-                self.view.say(f"{name} ended by itself and was started again")
+            self._revive()
             if not self.workload.running and self.phase != "healed":
                 raise self._broken(f"it ended with {self.workload.code}")
             epochs = await self._epochs()
@@ -342,6 +342,13 @@ class _Run:
                 )
             )  # fmt: skip
             before, then = tally, now
+
+    def _revive(self) -> None:
+        """Start what ended by itself; a member that ended so, or drained badly, is in the trace."""
+        for name, code, when in self.cluster.revive():
+            self.view.say(f"{name} ended with {code} {when}, and was started again")
+            if name in self.cluster.members:
+                note(self.trace, "ended", {"member": name, "code": code, "when": when})
 
     async def _epochs(self) -> dict[int, int]:
         """The highest epoch of each group that any member tells."""

@@ -10,7 +10,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -26,6 +26,14 @@ START = 60.0  # seconds for everything to be NORMAL
 
 Service = Literal["admin", "zookeeper"]
 Status = dict[str, Any]
+
+
+class Ending(NamedTuple):
+    """A process that ended as it should not."""
+
+    name: str
+    code: int | None
+    when: str
 
 
 class Watched(ABC):
@@ -60,8 +68,8 @@ class Watched(ABC):
     def life(self, name: str) -> object:
         """Something that is another one for each life of a member; None while it has none."""
 
-    def revive(self) -> list[str]:
-        """Start what ended by itself; who that was."""
+    def revive(self) -> list[Ending]:
+        """Start what ended by itself; who did, or did not end as it was asked to."""
         return []
 
     async def status(self, name: str) -> Status | None:

@@ -13,6 +13,8 @@ class Bounds:
 
     silence_ms: int = 1500  # UNAVAIL: without an acknowledgement, though one is waited for
     lag_ms: int = 2000  # STALE: from acknowledgement to delivery, far from faults
+    return_ms: int = 4000  # UNAVAIL: a member or contact that was away may take so long to be back
+    elect_ms: int = 2000  # UNAVAIL: ZooKeeper may take so long to elect and to be reached again
     heal_ms: int = 10_000  # after a fault the cluster may take so long to be whole again
     ack_ms: int = 2000  # LIVE: a publication of a healed cluster
     late_share: float = 0.01  # UNAVAIL and STALE bound the 99th percentile

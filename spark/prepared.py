@@ -29,6 +29,11 @@ __all__ = ["POSITION", "PUBLICATION", "STREAM", "TOPIC", "Prepared", "extra", "f
 # Most rows are of these kinds; what they say in `extra` is in columns of its own.
 MANY = ("append", "commit", "ack", "deliver", "final_read")
 FREQUENT = (*MANY, "pub_send", "pub_ack", "quorum")
+NEVER = 2**62
+# Members that these hit are there, and count; all others that hit members take them away.
+STAYS = ("starve", "reset", "cut-zookeeper", "slow-link", "late-link", "lossy-link", "full-disk")
+FORGETS = "^(kill|sleepwalk|zombie|clock|recover)"  # a rolling restart waits for its members
+HITS_CLIENTS = ("cut-clients", "deaf-clients", "recover")
 COLUMNS = (
     *("run", "group", "node", "boot", "proc", "t_mono", "t_wall", "n", "kind", "topic"),
     *("epoch", "seq", "idx", "pid", "pseq", "mid", "sub", "conn"),
@@ -266,28 +271,45 @@ class Prepared:
     def faults(self) -> DataFrame:
         """Faults as intervals that end when the cluster may be expected to be whole again.
 
-        `hit` is whom it turned out to be; `hits` are the members that it may take away: of a broken
-        pair, one is enough.
+        `hits` are the members that it may take away: of a broken pair, one is enough; they count as
+        away until `away_until`, null if they stay. `at` are the contacts whose clients may have to
+        wait for them. Until `keeper_until` nobody can be elected; null: elections go on.
         """
-        whole = F.lit(self.bounds.heal_ms * 1000)
         off = F.max(F.when(F.col("kind") == "fault_off", F.col("t_wall")))
         hit = F.coalesce(F.max(extra("hit")), F.max(extra("target")), F.lit(""))
         names = F.array_intersect(F.split("hit", "[,|>]"), F.col("nodes"))
         pair = F.col("hit").rlike("[|>]")
+        fault = F.col("fault")
+        at_all = fault.isin(*HITS_CLIENTS)
+
+        def later(at: str, ms: int) -> Column:
+            return F.col(at) + F.lit(ms * 1000)
+
+        forgets = fault.rlike(FORGETS)
+        back = F.when(forgets, later("off_at", self.bounds.return_ms)).otherwise(F.col("off_at"))
+        leader = fault == "zookeeper-leader"
+        elect = self.bounds.elect_ms
+        elected = F.when(leader, later("on_at", elect)).otherwise(later("off_at", elect))
         return (
             self.few.where(F.col("kind").isin("fault_on", "fault_off"))
             .withColumn("id", extra("id"))
             .groupBy("run", "id")
             .agg(
-                F.max(extra("fault")).alias("fault"),
+                F.coalesce(F.max(extra("fault")), F.lit("?")).alias("fault"),
                 F.min(F.when(F.col("kind") == "fault_on", F.col("t_wall"))).alias("on_at"),
-                F.coalesce(off + whole, F.lit(2**62)).alias("over_at"),
+                F.coalesce(off, F.lit(NEVER)).alias("off_at"),
                 hit.alias("hit"),
             )
             .where(F.col("on_at").isNotNull())
             .join(F.broadcast(self.runs.select("run", "nodes")), "run")
-            .withColumn("hits", F.when(pair, F.slice(names, 1, 1)).otherwise(names))
-            .drop("nodes")
+            .withColumn("named", names)
+            .withColumn("over_at", later("off_at", self.bounds.heal_ms))
+            .withColumn("hits", F.when(pair, F.slice("named", 1, 1)).otherwise(F.col("named")))
+            .withColumn("hits", F.when(fault == "recover", F.col("nodes")).otherwise(F.col("hits")))
+            .withColumn("at", F.when(at_all, F.col("nodes")).otherwise(F.col("named")))
+            .withColumn("away_until", F.when(~fault.isin(*STAYS) & (F.size("hits") > 0), back))
+            .withColumn("keeper_until", F.when(fault.startswith("zookeeper"), elected))
+            .drop("nodes", "named", "hit")
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
 

@@ -54,7 +54,7 @@ VIOLATION = StructType(
 )
 
 KINDS = (
-    *("run", "plan", "phase", "fault_on", "fault_off", "boot", "elect", "promise", "open"),
+    *("run", "plan", "phase", "fault_on", "fault_off", "ended", "boot", "elect", "promise", "open"),
     *("append", "commit", "ack", "quorum", "told", "install", "normal", "floor", "step_down"),
     *("isolate", "window"),
     *("pub_send", "pub_ack", "pub_nack", "sub_open", "sub_status", "deliver", "sub_close"),

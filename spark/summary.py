@@ -159,11 +159,8 @@ def _add_times(trace: Prepared, summary: Summary) -> None:
     if span is None or span[0] is None or span[1] is None:
         return
     summary.start, summary.end = span
-    healing = trace.bounds.heal_ms * 1000
-    rows = trace.faults.select("fault", "on_at", "over_at").orderBy("on_at", "fault").collect()
-    summary.bands = [
-        (row.fault or "?", row.on_at, min(row.over_at - healing, summary.end)) for row in rows
-    ]
+    rows = trace.faults.select("fault", "on_at", "off_at").orderBy("on_at", "fault").collect()
+    summary.bands = [(row.fault, row.on_at, min(row.off_at, summary.end)) for row in rows]
     summary.silences = silences(trace)
     first = min((on for _, on, _ in summary.bands), default=summary.end + 1)
     last = max((off for _, _, off in summary.bands), default=summary.end + 1)

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.prepared import PUBLICATION, Prepared, extra
+from spark.silences import silences as silent_times
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 SHOWN_SILENCE_MS = 250
@@ -94,11 +95,8 @@ def _hits(trace: Prepared) -> DataFrame:
 
 def silences(trace: Prepared) -> list[tuple[int, int, int]]:
     """The longest times without an ack while one was waited for: group, since, until."""
-    in_group = Window.partitionBy("run", "group").orderBy("acked_at")
-    since = F.greatest(F.lag("acked_at").over(in_group), F.col("sent_at"))
     silent = (
-        trace.publications.where("acked_at is not null")
-        .select("group", since.alias("since"), "acked_at")
+        silent_times(trace)
         .where(F.col("acked_at") - F.col("since") > SHOWN_SILENCE_MS * 1000)
         .orderBy(F.desc(F.col("acked_at") - F.col("since")), "group", "acked_at")
         .limit(SILENCES)

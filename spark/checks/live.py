@@ -6,16 +6,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import TOPIC, Prepared
+from spark.prepared import TOPIC, Prepared, extra
 
 
 def check(trace: Prepared) -> DataFrame:
     """When the last fault is over and healed, publications are acked in time.
 
     The last life of each member is normal in every group that was ever opened, and the ends of all
-    topics are equal at all members.
+    topics are equal at all members. No member ends by itself, or badly when it is drained.
     """
-    return _late(trace).unionByName(_not_normal(trace)).unionByName(_unequal(trace))
+    found = _late(trace).unionByName(_not_normal(trace)).unionByName(_unequal(trace))
+    return found.unionByName(_ended(trace))
+
+
+def _ended(trace: Prepared) -> DataFrame:
+    ended = trace.few.where("kind = 'ended'")
+    told = sentence("{} ended with {} {}", extra("member"), extra("code"), extra("when"))
+    return violations(ended, "LIVE", told)
 
 
 def _late(trace: Prepared) -> DataFrame:

@@ -6,62 +6,74 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import Prepared, extra
+from spark.prepared import Prepared
+from spark.silences import silences
 
 
 def check(trace: Prepared) -> DataFrame:
     """At most one in a hundred pairs of fault and group is without acks for longer than the bound.
 
-    Silence counts while an acknowledgement is waited for, on the connection that brought it and at
-    a contact that no fault hit: how long clients stay with one that is frozen or cut off is their
-    own patience. A fault lasts until the cluster had time to heal.
+    Time in which the cluster promised nothing does not count: the silence begins at its end. What
+    is left is attributed to all faults that the cluster may still be healing from.
     """
-    in_group = Window.partitionBy("run", "group").orderBy("acked_at")
-    links = (
-        trace.few.where("kind = 'link_up'")
-        .groupBy("run", "conn")
-        .agg(F.max("t_wall").alias("up_at"), F.max(extra("member")).alias("contact"))
+    all_silences = silences(trace)
+    fault = F.struct(
+        "id", "fault", "on_at", "off_at", "over_at", "hits", "away_until", "keeper_until"
     )
-    answered = trace.publications.where("sent_at is not null and acked_at is not null").join(
-        F.broadcast(links), ["run", "conn"], "left"
-    )
-    silences = answered.withColumn(
-        "since", F.greatest(F.lag("acked_at").over(in_group), F.col("sent_at"), F.col("up_at"))
-    ).withColumn("silence_ms", ((F.col("acked_at") - F.col("since")) / 1000).cast("long"))
+    faults = trace.faults.groupBy("run").agg(F.collect_list(fault).alias("happened"))
     pairs = (
-        answered.groupBy("run")
+        all_silences.groupBy("run")
         .agg(F.count_distinct("group").alias("spoke"))
-        .join(trace.faults.groupBy("run").agg(F.count("*").alias("happened")), "run")
-        .select("run", (F.col("spoke") * F.col("happened")).alias("pairs"))
+        .join(faults, "run", "left")
+        .select("run", (F.col("spoke") * F.greatest(F.size("happened"), F.lit(0))).alias("pairs"))
     )
-    silence = ["run", "group", "topic", "since", "acked_at", "silence_ms"]
+    bound = F.lit(trace.bounds.silence_ms * 1000)
+    near = F.filter("happened", lambda f: _overlaps(f["on_at"], f["over_at"]))
     found = (
-        silences.where(F.col("silence_ms") > trace.bounds.silence_ms)
-        .join(F.broadcast(trace.faults), "run")
-        .where("on_at <= acked_at and over_at >= since")
-        .groupBy(*silence)
-        .agg(
-            F.array_distinct(F.flatten(F.collect_list("hits"))).alias("hits"),
-            F.max(F.col("hit").isin("all", "*")).alias("everybody"),
-            F.max(F.col("fault").startswith("zookeeper")).alias("keeper"),
-            F.collect_set("id").alias("ids"),
-            F.min("fault").alias("fault"),
-            F.max(F.coalesce(F.col("hit") == F.col("contact"), F.lit(False))).alias("at_hit"),
-        )
+        all_silences.where(F.col("acked_at") - F.col("since") > bound)
+        .join(F.broadcast(faults), "run", "left")
         .join(F.broadcast(trace.runs.select("run", "faults")), "run")
-        .where(~_excused() & ~F.col("at_hit"))
-        .select(*silence, "fault", F.explode("ids").alias("id"))
-        .groupBy("run", "group", "id")
-        .agg(F.max("silence_ms").alias("silence_ms"), F.max("fault").alias("fault"))
+        .withColumn("near", near)
+        .withColumn("since", F.greatest("since", _excused_until()))
+        .withColumn("silence_ms", F.expr("(acked_at - since) div 1000"))
+        .where(F.col("silence_ms") > trace.bounds.silence_ms)
+        .select("run", "group", "silence_ms", F.explode_outer("near").alias("by"))
+        .groupBy("run", "group", F.coalesce("by.id", F.lit("no fault")).alias("id"))
+        .agg(F.max("silence_ms").alias("silence_ms"), F.max("by.fault").alias("fault"))
         .withColumn("late", F.count("*").over(Window.partitionBy("run")))
         .join(F.broadcast(pairs), "run")
         .where(F.col("late") > F.col("pairs") * trace.bounds.late_share)
     )
-    told = sentence("{} ms without an ack after {} ({})", "silence_ms", "fault", "id")
+    told = sentence("{} ms without an ack after {} ({})", "silence_ms", "id", "fault")
     return violations(found, "UNAVAIL", told)
 
 
-def _excused() -> Column:
-    """More than f members are away, or one is and nobody can be elected while ZooKeeper is."""
-    away = F.size("hits")
-    return F.col("everybody") | (away > F.col("faults")) | (F.col("keeper") & (away > 0))
+def _overlaps(begin: Column, end: Column) -> Column:
+    return (begin <= F.col("acked_at")) & (end >= F.col("since"))
+
+
+def _excused_until() -> Column:
+    """The last moment of a silence at which the cluster promised nothing."""
+    ends = F.concat(
+        F.transform("near", lambda f: f["away_until"]),
+        F.transform("near", lambda f: f["keeper_until"]),
+        F.array("acked_at"),
+    )
+    moments = F.filter(ends, lambda at: at.between(F.col("since"), F.col("acked_at")))
+    return F.array_max(F.filter(moments, _is_excused))
+
+
+def _is_excused(at: Column) -> Column:
+    """More than f members are away, or nobody can be elected after a fault of one."""
+    away = F.filter("near", lambda f: (f["on_at"] <= at) & (f["away_until"] >= at))
+    members = F.array_distinct(F.flatten(F.transform(away, lambda f: f["hits"])))
+    keeper = F.exists("near", lambda f: (f["on_at"] <= at) & (f["keeper_until"] >= at))
+    needed = F.exists(
+        "near",
+        lambda f: (
+            (f["on_at"] <= at)
+            & (F.size(f["hits"]) > 0)
+            & (F.greatest(f["off_at"], f["away_until"]) >= F.col("since"))
+        ),
+    )
+    return (F.size(members) > F.col("faults")) | (keeper & needed)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 
+from chaos import faults_of_processes as processes
 from chaos.cluster import Cluster, possible_kinds
 from chaos.faults_of_network import late, lossy, slow
 from chaos.kinds import KINDS
@@ -109,6 +113,83 @@ async def test_a_member_has_forgotten_as_soon_as_it_is_killed(
             nursery.start_soon(kill, "m2")
     await cluster.close()
     assert len(killed) == 1
+
+
+class Told:
+    """The hold of a fault: whom it hit, one after another."""
+
+    def __init__(self) -> None:
+        self.hits: list[str] = []
+        self.go_on = trio.Event()
+
+    async def __call__(self, hit: str) -> None:
+        """Wait until the test has seen enough."""
+        self.hits.append(hit)
+        await self.go_on.wait()
+
+    @contextlib.contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """A member's turn."""
+        self.hits.append(name)
+        yield
+
+
+async def test_who_ends_as_it_should_not_is_told_once(cluster: Cluster, tmp_path: Path) -> None:
+    """A crash that is seen, one that a kill comes upon, and a drain that ends with a signal."""
+    for name in ("m1", "m2"):
+        cluster.programs[name] = Program(["no_such_module"], "-", tmp_path / "log")
+        await cluster.programs[name].ended()
+    cluster.programs["m3"] = Program(["http.server", "0"], "-", tmp_path / "log")
+    try:
+        cluster.kill("m2")
+        assert await cluster.stop("m3") == -signal.SIGTERM
+        assert set(cluster.revive()) == {
+            ("m1", 1, "by itself"), ("m2", 1, "by itself"),
+            ("m3", -signal.SIGTERM, "when it was drained"),
+        }  # fmt: skip
+        assert cluster.revive() == []
+    finally:
+        await cluster.close()
+
+
+async def test_a_rolling_restart_ends_when_a_member_does_not_get_well(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits a bounded time for the others, and then leaves the rest as they are."""
+    monkeypatch.setattr(processes, "PATIENCE", 0.2)
+    cluster.forgetful.add("m2")
+    told = Told()
+    told.go_on.set()
+    with trio.fail_after(5):
+        await processes.rolling_restart(cluster, "all", told)
+    assert told.hits == ["all"]
+
+
+async def test_nobody_ends_a_member_whose_rows_wait_for_room(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its disk is full, and until it has written what waited, a member is not replaced."""
+    (tmp_path / "grows.py").write_text(GROWS)
+    (tmp_path / "traces").mkdir()
+    file = tmp_path / "traces" / "m1-1.0.jsonl"
+    file.write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    cluster.programs["m1"] = Program(["grows", str(file)], "-", tmp_path / "log")
+    told = Told()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(processes.full_disk, cluster, "m1", told)
+            await trio.testing.wait_all_tasks_blocked()
+            size = file.stat().st_size
+            with trio.move_on_after(0.3) as waited:
+                async with cluster.replacing("m1"):
+                    raise AssertionError("ended with rows in memory")
+            assert waited.cancelled_caught
+            told.go_on.set()
+            async with cluster.replacing("m1"):
+                assert file.stat().st_size > size
+    finally:
+        await cluster.close()
 
 
 def test_a_full_disk_is_full_for_one_process_until_it_is_not(

@@ -572,7 +572,7 @@ CAUGHT: dict[Mutant, str] = {
     silent_with_two_members_away: "",
     silent_without_elections: "",
     delivered_late: "STALE",
-    acked_late_after_healing: "LIVE",
+    acked_late_after_healing: "LIVE UNAVAIL",
     never_acked_after_healing: "LIVE",
     never_normal: "LIVE RECOVER_SILENT",
     ends_differ: "LIVE NO_LOSS",
