@@ -12,7 +12,8 @@ from spark.checks import CHECKS, all_violations
 from spark.prepared import Prepared
 from spark.schemas import TRACE
 from tests.spark.good_trace import Row, good_trace
-from tests.spark.mutants import CAUGHT, Mutant
+from tests.spark.mutants import Mutant
+from tests.spark.mutants_of_owed import EVERY
 
 GOOD = {"good": (5, 7), "good-short": (2, 6), "good-long": (9, 12)}
 Found = dict[str, set[str]]
@@ -21,7 +22,7 @@ Found = dict[str, set[str]]
 def traces() -> dict[str, list[Row]]:
     """Good traces and all mutants, each under its own run."""
     found = {run: good_trace(run, *sizes) for run, sizes in GOOD.items()}
-    for mutant in CAUGHT:
+    for mutant in EVERY:
         rows = mutant(deepcopy(found["good"]))
         found[mutant.__name__] = [{**row, "run": mutant.__name__} for row in rows]
     return found
@@ -64,17 +65,17 @@ def test_good_traces_are_clean(by_spark: Found, by_python: Found) -> None:
     assert {run: by_spark[run] for run in GOOD} == clean
 
 
-@pytest.mark.parametrize("mutant", CAUGHT, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.__name__)
 def test_each_mutant_sets_off_its_checks_only(
     mutant: Mutant, by_spark: Found, by_python: Found
 ) -> None:
     """A mutation is seen by every check that states what it breaks, and by no other."""
-    wanted = set(CAUGHT[mutant].split())
+    wanted = set(EVERY[mutant].split())
     assert by_python[mutant.__name__] == wanted
     assert by_spark[mutant.__name__] == wanted
 
 
 def test_every_check_has_mutants() -> None:
     """No check goes untested, and both checkers have the same ones."""
-    seen = {check for checks in CAUGHT.values() for check in checks.split()}
+    seen = {check for checks in EVERY.values() for check in checks.split()}
     assert seen == set(CHECKS) == set(quick.CHECKS)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from chaos import checker as quick
 from tests.spark.good_trace import Row
-from tests.spark.mutants import CAUGHT
+from tests.spark.mutants_of_owed import EVERY
 from tests.spark.test_checks import GOOD, traces
 
 Found = dict[str, set[str]]
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     found = by_python(batch)
     told = by_spark(batch) if given.spark else found
     differ = [run for run in batch if told[run] != found[run]]
-    wanted = {mutant.__name__: set(checks.split()) for mutant, checks in CAUGHT.items()}
+    wanted = {mutant.__name__: set(checks.split()) for mutant, checks in EVERY.items()}
     table = Table("mutation of a good trace", "checks that fire")
     for run in GOOD:
         table.add_row(run, ", ".join(sorted(found[run])) or "none")
