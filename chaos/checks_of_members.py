@@ -121,9 +121,11 @@ def stale(ledger: Ledger) -> Iterator[Violation]:
             acked_at = acks.get((row["topic"], ledger.era(row), row["seq"]))
             if acked_at is None or begun["t_wall"] >= acked_at:
                 continue
+            if _near(ledger, acked_at, row["t_wall"]):
+                continue
             total += 1
             lag = (row["t_wall"] - acked_at) // 1000
-            if lag > ledger.bounds.lag_ms and not _near(ledger, acked_at, row["t_wall"]):
+            if lag > ledger.bounds.lag_ms:
                 late.append(found(ledger, "STALE", row, f"{row['sub']} got it {lag} ms late"))
     if len(late) > total * ledger.bounds.late_share:
         yield from late

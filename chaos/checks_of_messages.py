@@ -22,7 +22,7 @@ from chaos.ledger import (
 )
 
 REFUSED = "broken delivery"  # why a client left a contact that sent what could not follow
-SURE_MS = 30_000  # an entry may be so much older than its commit row before it counts as young
+SURE_MS = 30_000  # an entry may be so much older than what tells of it before it counts as young
 
 
 def found(ledger: Ledger, check: str, row: Row, witness: str) -> Violation:
@@ -34,17 +34,19 @@ def agree(ledger: Ledger) -> Iterator[Violation]:
     """One topic and sequence, and one index of a group, has one epoch and one message."""
     first: dict[Key, Row] = {}
 
-    def torn(key: Key, row: Row) -> Iterator[Violation]:
+    def torn(key: Key, row: Row, same: tuple[str, ...]) -> Iterator[Violation]:
         known = first.setdefault(key, row)
-        if (known["epoch"], known.get("mid")) != (row["epoch"], row.get("mid")):
+        if any(known.get(column) != row.get(column) for column in same):
             witness = f"{key}: {known['proc']} row {known['n']} and {row['proc']} row {row['n']}"
             yield found(ledger, "AGREE", row, witness)
 
     for row in ledger.of("deliver", "pub_ack", "final_read", "commit"):
         if row["epoch"] > 0 and row.get("topic") is not None:
-            yield from torn(("sequence", row["topic"], ledger.era(row), row["seq"]), row)
+            key = ("sequence", row["topic"], ledger.era(row), row["seq"])
+            yield from torn(key, row, ("epoch", "mid"))
         if row["kind"] == "commit":
-            yield from torn(("index", row["group"], ledger.era(row), row["idx"]), row)
+            key = ("index", row["group"], ledger.era(row), row["idx"])
+            yield from torn(key, row, ("epoch", "mid", "topic", "seq"))
 
 
 def no_gap(ledger: Ledger) -> Iterator[Violation]:
@@ -84,6 +86,7 @@ def no_loss(ledger: Ledger) -> Iterator[Violation]:
                 witness = f"acked {acked.row['seq']} ({acked.row['mid']}) is not at {member}"
                 yield found(ledger, "NO_LOSS", acked.row, witness)
     yield from _lost_for_subscriptions(ledger)
+    yield from _silent(ledger)
 
 
 def _lost_at(ledger: Ledger, acked: Acked, member: str) -> bool:
@@ -97,7 +100,7 @@ def _lost_at(ledger: Ledger, acked: Acked, member: str) -> bool:
     first = number(head, "first") or 0
     if seq < first:
         age_ms = (head["t_wall"] - acked.at) / 1000
-        young = age_ms < ledger.setting("run", "max_age_ms", 180_000) - 1000
+        young = age_ms + SURE_MS < ledger.setting("run", "max_age_ms", 180_000)
         length = int(head["seq"]) - first + 1
         return young and length < ledger.setting("run", "max_messages", 1000)
     return seq > head["seq"] or (row["topic"], member, seq, row["mid"]) not in ledger.reads
@@ -107,27 +110,56 @@ def _lost_for_subscriptions(ledger: Ledger) -> Iterator[Violation]:
     acked: dict[Key, list[Acked]] = defaultdict(list)
     for each in ledger.acked:
         acked[each.row["topic"], each.era].append(each)
-    closed = {(row["topic"], row["proc"], row["sub"]) for row in ledger.of("sub_close")}
-    down = {(row["proc"], row.get("conn")) for row in ledger.of("link_down")}
-    ends: dict[str, int] = defaultdict(int)
-    for row in ledger.rows:
-        ends[row["proc"]] = max(ends[row["proc"]], row["t_wall"])
-    for key, stream in ledger.streams.items():
-        _, proc, sub = key
+    for (topic, _, sub), stream in ledger.streams.items():
         spans: dict[Key, list[int]] = defaultdict(list)
         for told in stream:
             if told.row["kind"] == "deliver":
                 spans[told.part, ledger.era(told.row)].append(told.row["seq"])
-        seen = {seq for seqs in spans.values() for seq in seqs}
-        owes = key not in closed and (proc, stream[-1].row.get("conn")) not in down
-        for (part, era), seqs in spans.items():
-            tail = owes and part == stream[-1].part
-            owed_at = ends[proc] - ledger.bounds.heal_ms * 1000 if tail else -1
-            for each in acked[key[0], era]:
+        seen = {(era, seq) for (_, era), seqs in spans.items() for seq in seqs}
+        for (_, era), seqs in spans.items():
+            for each in acked[topic, era]:
                 seq = each.row["seq"]
-                due = min(seqs) <= seq <= max(seqs) or (seq > max(seqs) and each.at <= owed_at)
-                if due and seq not in seen:
+                if min(seqs) <= seq <= max(seqs) and (era, seq) not in seen:
                     yield found(ledger, "NO_LOSS", each.row, f"acked {seq} never reached {sub}")
+
+
+def _silent(ledger: Ledger) -> Iterator[Violation]:
+    """Subscriptions that ended before something that they were owed: the last of it."""
+    acked: dict[str, list[Acked]] = defaultdict(list)
+    for each in ledger.acked:
+        acked[each.row["topic"]].append(each)
+    ends = _ends(ledger)
+    for key, stream in ledger.streams.items():
+        at = [
+            (told.part, ledger.era(told.row), int(told.row["seq"]))
+            for told in stream
+            if told.row["kind"] != "sub_open" and extra(told.row, "outcome") != "denied"
+        ]
+        if not at or key[2] in ledger.slow:
+            continue
+        owed_at = ledger.calm_before(ends[key]) - ledger.bounds.heal_ms * 1000
+        due = [each for each in acked[key[0]] if each.at <= owed_at]
+        last = max(due, key=lambda each: (each.era, each.row["seq"]), default=None)
+        if last and (last.era, last.row["seq"]) > max(at)[1:]:
+            witness = f"acked {last.row['seq']} never reached {key[2]}, which stood at {max(at)[2]}"
+            yield found(ledger, "NO_LOSS", last.row, witness)
+
+
+def _ends(ledger: Ledger) -> dict[Key, int]:
+    """When each subscription ended: with its last connection, by its user, or with its process."""
+    closed = {(row["topic"], row["proc"], row["sub"]): row for row in ledger.of("sub_close")}
+    down = {(row["proc"], row.get("conn")): row for row in ledger.of("link_down")}
+    last: dict[str, Row] = {}
+    for row in ledger.rows:
+        last[row["proc"]] = max(row, last.get(row["proc"], row), key=lambda row: row["t_wall"])
+    found_at: dict[Key, int] = {}
+    for key, stream in ledger.streams.items():
+        statuses = [told.row for told in stream if told.row["kind"] == "sub_status"]
+        conns = [told.row["conn"] for told in stream if told.row.get("conn") is not None]
+        ends = [last[key[1]], closed.get(key), down.get((key[1], conns[-1])) if conns else None]
+        ends += [row for row in statuses[-1:] if extra(row, "outcome") == "denied"]
+        found_at[key] = min(row["t_wall"] for row in ends if row)
+    return found_at
 
 
 def false_ack(ledger: Ledger) -> Iterator[Violation]:
@@ -137,6 +169,12 @@ def false_ack(ledger: Ledger) -> Iterator[Violation]:
         row = acked.row
         if (position(row), publication(row), row["mid"]) not in applied:
             witness = f"{row['pid']}/{row['pseq']} was acked at {row['seq']}, not committed there"
+            yield found(ledger, "FALSE_ACK", row, witness)
+    somewhere = {(*publication(row), row["mid"]) for row in ledger.commits}
+    for row in ledger.of("pub_ack"):
+        unplaced = row["epoch"] == 0 and row.get("pid") is not None
+        if unplaced and (*publication(row), row["mid"]) not in somewhere:
+            witness = f"{row['pid']}/{row['pseq']} was acked and never committed"
             yield found(ledger, "FALSE_ACK", row, witness)
 
 
@@ -210,7 +248,7 @@ def _held_after_all(ledger: Ledger) -> Iterator[Violation]:
         for had in applied[row["topic"], row["proc"]]:
             age_ms = (row["t_mono"] - had["t_mono"]) / 1000 + SURE_MS
             if (
-                had["seq"] < row["seq"]
+                had["seq"] == row["seq"] - 1  # none is left out, so this one tells for all
                 and since < had["n"] < row["n"]
                 and head - had["seq"] < ledger.setting("run", "max_messages", 1000)
                 and age_ms < ledger.setting("run", "max_age_ms", 180_000)
@@ -222,7 +260,7 @@ def ack_truth(ledger: Ledger) -> Iterator[Violation]:
     """A message that is certainly not published never appears; an acked one never disappears."""
     applied = {(*publication(row), row["mid"]) for row in ledger.commits}
     for row in ledger.of("pub_nack"):
-        certain = extra(row, "outcome") == "not_published"
+        certain = extra(row, "outcome") == "not_published" and row.get("pid") is not None
         if certain and (*publication(row), row["mid"]) in applied:
             yield found(ledger, "ACK_TRUTH", row, f"{row['pid']}/{row['pseq']} was committed")
     anywhere = {(topic, seq, mid) for topic, _, seq, mid in ledger.reads}

@@ -251,6 +251,13 @@ class Ledger:
             for row in self.of("fault_on")
         }
 
+    def calm_before(self, at: int) -> int:
+        """The same moment, or the beginning of the faults and healings amid which it is."""
+        for fault in sorted(self.faults.values(), key=lambda fault: -fault.on_at):
+            if fault.on_at <= at <= fault.over_at:
+                at = fault.on_at
+        return at
+
     @cached_property
     def slow(self) -> set[str]:
         """Subscriptions of clients that read slowly on purpose."""
@@ -309,7 +316,7 @@ def _told(rows: list[Row]) -> Iterator[Told]:
             if outcome == "gap":
                 expected = number(row, "first")
             elif outcome in {"reset", "fresh"}:
-                expected = -1
+                expected = -1 if seq is None else seq + 1
             continue
         expected = -1 if seq is None else seq + 1
         held = row if seq is not None else held

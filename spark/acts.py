@@ -101,7 +101,7 @@ def grounds(trace: Prepared) -> DataFrame:
         .when((kind == "quorum") & enough & of_epoch, mark)
         .when(second, mark)
     )
-    by = F.split(extra("by"), ",")
+    by = F.split(F.coalesce(extra("by"), F.lit("")), ",")
     return (
         trace.of(*KINDS)
         .join(F.broadcast(opened), ["run", "group", "epoch"], "left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SURE_MS = 30_000  # an entry may be so much older than what tells of it before it counts as young
 HAPPENINGS = ("takeover", "sync", "gap", "duplicate", "resume")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.acts import broken_acts
@@ -188,7 +188,7 @@ class Prepared:
     def streams(self) -> DataFrame:
         """What each subscription was told, with what was to come next before each row.
 
-        `expected` is a sequence; -1 where anything may come (fresh, reset); null: nothing is known.
+        `expected` is a sequence; -1 where anything may come; null: nothing is known.
         `part` counts the pieces between gaps, resets and openings; `above` is the highest epoch
         before; `open_since`: when this connection said how it goes on; `position`: what was held
         when it said so.
@@ -200,7 +200,7 @@ class Prepared:
             F.when(F.col("kind") == "deliver", F.col("seq") + 1)
             .when(F.col("kind") == "sub_open", F.coalesce(F.col("seq") + 1, F.lit(-1)))
             .when(status & (outcome == "gap"), extra("first").cast("long"))
-            .when(status & outcome.isin("reset", "fresh"), F.lit(-1))
+            .when(status & outcome.isin("reset", "fresh"), F.coalesce(F.col("seq") + 1, F.lit(-1)))
         )
         held = F.when(
             F.col("kind").isin("deliver", "sub_open") & F.col("seq").isNotNull(),
@@ -232,16 +232,19 @@ class Prepared:
     def parts(self) -> DataFrame:
         """The pieces of subscriptions between gaps, resets and openings: what came in them.
 
-        `jumped`: not all of it came in its order.
+        `low` and `count` are of messages, and `high` is where it stands: also where a contact said
+        that it begins or goes on, when no message came. `jumped`: not all of it came in its order.
         """
-        jumped = (F.col("expected") >= 0) & (F.col("seq") != F.col("expected"))
+        message = F.col("kind") == "deliver"
+        jumped = message & (F.col("expected") >= 0) & (F.col("seq") != F.col("expected"))
+        begins = (F.col("kind") == "sub_status") & (extra("outcome") != "denied")
         return (
-            self.streams.where("kind = 'deliver'")
+            self.streams.where(message | begins)
             .groupBy(*STREAM, "part", "era")
             .agg(
-                F.min("seq").alias("low"),
+                F.min(F.when(message, F.col("seq"))).alias("low"),
                 F.max("seq").alias("high"),
-                F.count("*").alias("count"),
+                F.sum(message.cast("int")).alias("count"),
                 F.coalesce(F.max(jumped), F.lit(False)).alias("jumped"),
             )
             .persist(StorageLevel.MEMORY_AND_DISK)
@@ -311,6 +314,22 @@ class Prepared:
             .withColumn("keeper_until", F.when(fault.startswith("zookeeper"), elected))
             .drop("nodes", "named", "hit")
             .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+
+    @cached_property
+    def busy(self) -> DataFrame:
+        """The times in which there were faults, or healing: (run, on_at, over_at), all apart."""
+        order = Window.partitionBy("run").orderBy("on_at")
+        before = F.max("over_at").over(order.rowsBetween(Window.unboundedPreceding, -1))
+        begins = before.isNull() | (F.col("on_at") > before)
+        return (
+            self.faults.select("run", "on_at", "over_at", begins.cast("int").alias("begins"))
+            .withColumn(
+                "piece", F.sum("begins").over(order.rowsBetween(Window.unboundedPreceding, 0))
+            )
+            .groupBy("run", "piece")
+            .agg(F.min("on_at").alias("on_at"), F.max("over_at").alias("over_at"))
+            .drop("piece")
         )
 
     @cached_property

@@ -15,7 +15,8 @@ def check(trace: Prepared) -> DataFrame:
     A refused or timed-out message whose outcome is unknown may appear.
     """
     identity = [*PUBLICATION, "mid"]
-    refused = trace.of("pub_nack").where(extra("outcome") == "not_published").select(*identity)
+    certain = (extra("outcome") == "not_published") & F.col("pid").isNotNull()
+    refused = trace.of("pub_nack").where(certain).select(*identity)
     appeared = trace.commits.join(refused.distinct().hint("shuffle_hash"), identity)
     bounds = trace.heads.groupBy(*TOPIC, F.col("head_era").alias("era")).agg(
         F.min("head_first").alias("first")

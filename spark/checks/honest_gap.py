@@ -5,10 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
+from spark.bounds import SURE_MS
 from spark.checks.witness import sentence, violations
 from spark.prepared import POSITION, TOPIC, Prepared, extra
-
-SURE_MS = 30_000  # an entry may be so much older than its commit row before it counts as young
 
 
 def check(trace: Prepared) -> DataFrame:

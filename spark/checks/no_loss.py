@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
+from spark.bounds import SURE_MS
 from spark.checks.witness import sentence, violations
-from spark.columns import STREAM, TOPIC
-from spark.prepared import Prepared
+from spark.prepared import STREAM, TOPIC, Prepared, extra
 
 
 def check(trace: Prepared) -> DataFrame:
     """An acknowledged message is in every final read, and reached each subscription across it.
 
     History bounds, a floor change, GAP and RESET excuse it; being older than the subscription too.
+    What was acked well before a subscription ended has reached it.
     """
-    return _lost_at_members(trace).unionByName(_lost_for_subscriptions(trace))
+    found = _lost_at_members(trace).unionByName(_lost_for_subscriptions(trace))
+    return found.unionByName(_silent(trace))
 
 
 def _lost_at_members(trace: Prepared) -> DataFrame:
@@ -54,7 +56,7 @@ def _lost_there(head: Column) -> Column:
     seq, first, last = F.col("seq"), head["head_first"], head["head_seq"]
     mark = F.call_function("shiftleft", F.lit(1).cast("long"), head["place"] - 1)
     has = F.coalesce(F.col("at"), F.lit(0)).bitwiseAND(mark) != 0
-    young = (head["read_at"] - F.col("acked_at")) / 1000 < F.col("max_age_ms") - 1000
+    young = (head["read_at"] - F.col("acked_at")) / 1000 + SURE_MS < F.col("max_age_ms")
     short = last - first + 1 < F.col("max_messages")
     same = head["head_era"] == F.col("era")
     missing = (seq > last) | ((seq < first) & young & short) | (seq.between(first, last) & ~has)
@@ -62,27 +64,17 @@ def _lost_there(head: Column) -> Column:
 
 
 def _lost_for_subscriptions(trace: Prepared) -> DataFrame:
-    """Most subscriptions get all numbers from the first to the last; only the others are searched.
-
-    A subscription that is still connected when its process ends owes whatever was acked before.
-    """
+    """Most subscriptions get all numbers between two; only the others are searched."""
     delivered = trace.streams.where("kind = 'deliver'")
-    ends = trace.acked.groupBy(*TOPIC, "era").agg(F.max("seq").alias("acked_to"))
-    suspects = (
-        trace.parts.join(_owing(trace).hint("shuffle_hash"), [*STREAM, "part"], "left")
-        .join(ends.hint("shuffle_hash"), [*TOPIC, "era"])
-        .where("jumped or count != high - low + 1 or (owed_at is not null and acked_to > high)")
-        .select(*STREAM, "era", "low", "high", "owed_at")
-    )
-    due = F.col("seq").between(F.col("low"), F.col("high")) | (
-        (F.col("seq") > F.col("high")) & (F.col("acked_at") <= F.col("owed_at"))
+    suspects = trace.parts.where("jumped or count != high - low + 1").select(
+        *STREAM, "era", "low", "high"
     )
     streams = suspects.select(*STREAM).distinct()
-    seen = delivered.join(F.broadcast(streams), STREAM, "left_semi").select(*STREAM, "seq")
+    seen = delivered.join(F.broadcast(streams), STREAM, "left_semi").select(*STREAM, "era", "seq")
     found = (
         trace.acked.join(F.broadcast(suspects), [*TOPIC, "era"])
-        .where(due)
-        .join(seen.hint("shuffle_hash"), [*STREAM, "seq"], "left_anti")
+        .where("seq between low and high")
+        .join(seen.hint("shuffle_hash"), [*STREAM, "era", "seq"], "left_anti")
     )
     told = sentence(
         "acked {} of epoch {} ({}) never reached {}, which saw {} to {}",
@@ -91,18 +83,57 @@ def _lost_for_subscriptions(trace: Prepared) -> DataFrame:
     return violations(found, "NO_LOSS", told)
 
 
+def _silent(trace: Prepared) -> DataFrame:
+    """Subscriptions that ended before something that they were owed: the last of it.
+
+    Acknowledgements and ends in the order of time say what was acked before each end.
+    """
+    place = F.struct("era", "seq", "epoch", "mid")
+    acked = trace.acked.select(*TOPIC, F.col("acked_at").alias("at"), place.alias("last"))
+    events = acked.unionByName(_owing(trace), allowMissingColumns=True)
+    order = Window.partitionBy(*TOPIC).orderBy("at", F.col("sub").isNotNull())
+    last = F.max("last").over(order.rowsBetween(Window.unboundedPreceding, 0))
+    beyond = F.struct("last.era", "last.seq") > F.struct("stands.era", "stands.high")
+    found = events.withColumn("last", last).where(F.col("sub").isNotNull() & beyond)
+    told = sentence(
+        "acked {} of epoch {} ({}) never reached {}, which stood at {} when it ended",
+        *("last.seq", "last.epoch", "last.mid", "sub", "stands.high"),
+    )
+    return violations(found, "NO_LOSS", told)
+
+
 def _owing(trace: Prepared) -> DataFrame:
-    """Subscriptions that were neither closed nor cut off, and up to when they owe messages."""
-    closed = trace.of("sub_close").select(*STREAM)
+    """Where each subscription stood in the end (`stands`), and up to when (`at`) it was owed acks.
+
+    It ends with its last connection, when the user leaves or it is denied, or with its process. An
+    end amid faults counts as one at their beginning. Who reads slowly on purpose is owed nothing.
+    """
+    status = F.col("kind") == "sub_status"
+    denied = F.when(extra("outcome") == "denied", F.col("t_wall"))
     link = F.xxhash64("conn").alias("link")  # numbers need no sorting
-    down = trace.few.where("kind = 'link_down'").select("run", "proc", link)
+    down = trace.few.where("kind = 'link_down'").select(
+        "run", "proc", link, F.col("t_wall").alias("down_at")
+    )
+    closed = trace.of("sub_close").groupBy(*STREAM).agg(F.min("t_wall").alias("closed_at"))
     ends = trace.trace.groupBy("run", "proc").agg(F.max("t_wall").alias("end_at"))
-    owed_at = F.col("end_at") - trace.bounds.heal_ms * 1000
+    stands = trace.parts.groupBy(*STREAM).agg(
+        F.max(F.struct("part", "era", "high")).alias("stands")
+    )
+    busy = F.broadcast(trace.busy.withColumnRenamed("run", "of_run"))
+    amid = (F.col("run") == F.col("of_run")) & F.expr("end_at between on_at and over_at")
+    owed_at = F.coalesce("on_at", "end_at") - trace.bounds.heal_ms * 1000
     return (
         trace.streams.groupBy(*STREAM)
-        .agg(F.max("part").alias("part"), F.max_by(link, "n").alias("link"))
-        .join(closed.hint("shuffle_hash"), STREAM, "left_anti")
-        .join(F.broadcast(down), ["run", "proc", "link"], "left_anti")
+        .agg(
+            F.max_by(link, F.when(F.col("conn").isNotNull(), F.col("n"))).alias("link"),
+            F.max_by(denied, F.when(status, F.col("n"))).alias("denied_at"),
+        )
+        .join(F.broadcast(trace.slow), ["run", "sub"], "left_anti")
+        .join(stands.hint("shuffle_hash"), STREAM)
+        .join(closed.hint("shuffle_hash"), STREAM, "left")
+        .join(F.broadcast(down), ["run", "proc", "link"], "left")
         .join(F.broadcast(ends), ["run", "proc"])
-        .select(*STREAM, "part", owed_at.alias("owed_at"))
+        .withColumn("end_at", F.least("end_at", "closed_at", "down_at", "denied_at"))
+        .join(busy, amid, "left")
+        .select(*STREAM, owed_at.alias("at"), "stands")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
@@ -14,20 +14,18 @@ def check(trace: Prepared) -> DataFrame:
 
     Only clients count that do not read slowly on purpose.
     """
-    lags = trace.lags.withColumn("lag_ms", F.expr("(t_wall - acked_at) div 1000"))
-    totals = lags.groupBy("run").agg(F.count("*").alias("all"))
-    faults = F.broadcast(trace.faults.withColumnRenamed("run", "of_run"))
+    faults = F.broadcast(trace.busy.withColumnRenamed("run", "of_run"))
     near = (
         (F.col("run") == F.col("of_run"))
         & (F.col("on_at") <= F.col("t_wall"))
         & (F.col("over_at") >= F.col("acked_at"))
     )
-    found = (
-        lags.where(F.col("lag_ms") > trace.bounds.lag_ms)
-        .join(faults, near, "left_anti")
-        .withColumn("late", F.count("*").over(Window.partitionBy("run")))
-        .join(F.broadcast(totals), "run")
-        .where(F.col("late") > F.col("all") * trace.bounds.late_share)
+    lags = trace.lags.withColumn("lag_ms", F.expr("(t_wall - acked_at) div 1000"))
+    late = F.col("lag_ms") > trace.bounds.lag_ms
+    far = lags.join(faults, near, "left_anti")
+    shares = far.groupBy("run").agg(F.avg(late.cast("int")).alias("share"))
+    found = far.where(late).join(
+        F.broadcast(shares.where(F.col("share") > trace.bounds.late_share)), "run"
     )
     told = sentence(
         "{} got {} {} ms after its ack ({} row {})", "sub", "seq", "lag_ms", "proc", "n"

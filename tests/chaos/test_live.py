@@ -15,9 +15,10 @@ from chaos import live
 from chaos.checker import check
 from chaos.live import LIVE, Finding, Follower, LiveCheck
 from tests.spark.good_trace import Row, good_trace
-from tests.spark.mutants import CAUGHT, Mutant, delivery_lost
+from tests.spark.mutants import Mutant, delivery_lost
+from tests.spark.mutants_of_owed import EVERY
 
-SEEN_LIVE = [mutant for mutant, checks in CAUGHT.items() if set(checks.split()) & set(LIVE)]
+SEEN_LIVE = [mutant for mutant, checks in EVERY.items() if set(checks.split()) & set(LIVE)]
 WHOLE = pytest.mark.parametrize("turns", [1, 2, 7, 40])
 
 

@@ -184,7 +184,9 @@ class Cluster:
         self.links += 1
         self.conn[topic] = f"k{self.links}"
         self.write("c1", "link_up", {"member": member}, conn=self.conn[topic])
-        where: Row = {"sub": f"s{topic}", "topic": topic, "group": GROUP[topic], "seq": 0}
+        held = self.position[topic]["seq"] if outcome == "resumed" else 0
+        at = more.get("first", held + 1) - 1  # a fresh or another history has nothing yet
+        where: Row = {"sub": f"s{topic}", "topic": topic, "group": GROUP[topic], "seq": at}
         where |= {"conn": self.conn[topic], "epoch": self.epoch[GROUP[topic]]}
         told = {"outcome": outcome, "member": member, **more}
         self.write("c1", "sub_status", told, **where)

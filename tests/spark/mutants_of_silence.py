@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from tests.spark.good_trace import SECOND, Row
 from tests.spark.mutants import (
-    CAUGHT,
     Mutant,
     Rows,
     after,
@@ -131,4 +130,3 @@ SILENCE: dict[Mutant, str] = {
     silent_without_any_fault: "UNAVAIL",
     ended_by_itself: "LIVE",
 }
-EVERY = CAUGHT | SILENCE

@@ -13,7 +13,7 @@ from spark.prepared import Prepared
 from spark.schemas import TRACE
 from tests.spark.good_trace import Row, good_trace
 from tests.spark.mutants import Mutant
-from tests.spark.mutants_of_silence import EVERY
+from tests.spark.mutants_of_owed import EVERY
 
 GOOD = {"good": (5, 7), "good-short": (2, 6), "good-long": (9, 12)}
 Found = dict[str, set[str]]

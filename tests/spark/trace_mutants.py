@@ -14,7 +14,7 @@ from rich.table import Table
 
 from chaos import checker as quick
 from tests.spark.good_trace import Row
-from tests.spark.mutants_of_silence import EVERY
+from tests.spark.mutants_of_owed import EVERY
 from tests.spark.test_checks import GOOD, traces
 
 Found = dict[str, set[str]]
