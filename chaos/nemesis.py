@@ -6,6 +6,7 @@ What a fault does is in `chaos.faults_of_processes` and `chaos.faults_of_network
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -22,6 +23,25 @@ from migratory.trace_files import TraceWriter
 PATIENCE = 30.0  # seconds that a fault waits for its moment
 
 Break = Callable[[Any, str, Hold], Awaitable[None]]  # first the cluster that it is made for
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A `Hold` for faults that take a while to break: these say before that whom they begin to hit.
+
+    From then on nobody waits for them any more, and what they do has its reason in the trace.
+    """
+
+    begin: Callable[[str], None]
+    last: Hold
+
+    async def __call__(self, hit: str) -> None:
+        """Broken now: hold."""
+        self.begin(hit)
+        await self.last(hit)
+
+
+SlowBreak = Callable[[Any, str, Moment], Awaitable[None]]
 
 BREAKS: dict[str, Break] = {
     "kill-quick": processes.kill,
@@ -59,7 +79,7 @@ class Nemesis:
 
     def __init__(
         self, cluster: Watched, trace: TraceWriter, stampede: Callable[[], None],
-        breaks: Mapping[str, Break] = BREAKS,
+        breaks: Mapping[str, SlowBreak] = BREAKS,
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.active: dict[str, str] = {}  # id: what is broken now
@@ -76,20 +96,23 @@ class Nemesis:
             target = await self.cluster.in_role(target)
         with trio.move_on_after(PATIENCE) as moment:
 
-            async def hold(hit: str) -> None:
-                moment.deadline = float("inf")
-                self.active[fault.id] = f"{fault.kind} {hit}"
-                self.happened += 1
-                note(self._trace, "fault_on", {**extra, "hit": hit})
+            def begin(hit: str) -> None:
+                if fault.id not in self.active:
+                    moment.deadline = float("inf")
+                    self.active[fault.id] = f"{fault.kind} {hit}"
+                    self.happened += 1
+                    note(self._trace, "fault_on", {**extra, "hit": hit})
+
+            async def last(_hit: str) -> None:
                 await trio.sleep(fault.for_ms / 1000)
 
             try:
-                await self._break(fault.kind)(self.cluster, target, hold)
+                await self._break(fault.kind)(self.cluster, target, Moment(begin, last))
             finally:
                 if self.active.pop(fault.id, None) is not None:
                     note(self._trace, "fault_off", extra)
 
-    def _break(self, kind: str) -> Break:
+    def _break(self, kind: str) -> SlowBreak:
         assert kind in KINDS
         return self._stampede_once if kind == "stampede" else self._breaks[kind]
 

@@ -20,15 +20,15 @@ from typing import NamedTuple
 import trio
 
 from chaos.cluster import CLIENTS
-from chaos.faults_of_network import Hold
 from chaos.hooks import Hooks, Spot
-from chaos.nemesis import PATIENCE, Break
+from chaos.nemesis import PATIENCE, Moment, SlowBreak
 from chaos.network import Network
 from chaos.own_file import HOOKS, OwnFile
 from chaos.own_traces import check_fullness, check_traces, copy_traces
 from chaos.watched import LOOK, Service, Status, Watched
 from migratory.errors import MigratoryError
 
+COLLECT = 120.0  # seconds for rows to be brought here when a run is given up
 WELL = 30.0  # seconds for a cluster to be NORMAL before a run
 
 
@@ -96,7 +96,7 @@ class OwnCluster(Watched):
 
     # ---- faults ---------------------------------------------------------------------------------
 
-    def breaks(self) -> dict[str, Break]:
+    def breaks(self) -> dict[str, SlowBreak]:
         """How the nemesis does each kind of fault that this cluster has hooks for."""
         return {
             kind: self._roll if kind == ROLLING else partial(self._hit, WAYS[kind])
@@ -104,7 +104,7 @@ class OwnCluster(Watched):
             if kind in WAYS
         }
 
-    async def _hit(self, way: Way, _cluster: Watched, target: str, hold: Hold) -> None:
+    async def _hit(self, way: Way, _cluster: Watched, target: str, hold: Moment) -> None:
         name = await self.zookeeper_leader() if target == "leader" else target
         spots = way.spots(self, name)
         async with AsyncExitStack() as stack:
@@ -115,10 +115,11 @@ class OwnCluster(Watched):
             if way.hook == "kill":
                 await self.wait_remembered(name)
                 stack.enter_context(self._forgetting(name))
+            hold.begin(name)  # the hook may take long, and has its own limit
             await stack.enter_async_context(self.hooks.breaking(way.hook, spots))
             await hold(name)
 
-    async def _roll(self, _cluster: Watched, _target: str, hold: Hold) -> None:
+    async def _roll(self, _cluster: Watched, _target: str, hold: Moment) -> None:
         """All members drain and come back, one after another, however long it takes."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hold, "all")
@@ -283,8 +284,8 @@ async def _healed(cluster: OwnCluster) -> AsyncIterator[None]:
 async def _collected(cluster: OwnCluster) -> AsyncIterator[None]:
     try:
         yield
-    except Exception:  # whatever went wrong, rows may tell why
-        with suppress(MigratoryError):
+    except BaseException:  # whatever went wrong, or who stopped it: rows may tell why
+        with trio.move_on_after(COLLECT, shield=True), suppress(MigratoryError):
             await cluster.collect()
         raise
     await cluster.collect()

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from chaos import cluster, own_cluster, own_file
-from chaos.nemesis import BREAKS, Break
+from chaos.nemesis import BREAKS, SlowBreak
 from chaos.network import Network, open_network
 from chaos.own_traces import prefix_of
 from chaos.plan import Fault, Plan
@@ -57,7 +57,7 @@ class Stage(ABC):
         """A cluster that is NORMAL; leaving the block leaves nothing broken."""
 
     @abstractmethod
-    def breaks(self, opened: Watched) -> Mapping[str, Break]:
+    def breaks(self, opened: Watched) -> Mapping[str, SlowBreak]:
         """How the nemesis does each kind of fault to it."""
 
 
@@ -82,7 +82,7 @@ class OwnMaking(Stage):
         """Start everything."""
         return cluster.open_cluster(plan, self.network, out, run, self.server)
 
-    def breaks(self, _opened: Watched) -> Mapping[str, Break]:
+    def breaks(self, _opened: Watched) -> Mapping[str, SlowBreak]:
         """All that the machine can do."""
         return BREAKS
 
@@ -143,7 +143,7 @@ class OthersMaking(Stage):
         (out / "cluster.toml").write_bytes(self.path.read_bytes())
         return own_cluster.open_own(self.file, self.place, out)
 
-    def breaks(self, opened: Watched) -> Mapping[str, Break]:
+    def breaks(self, opened: Watched) -> Mapping[str, SlowBreak]:
         """All that there are hooks for."""
         assert isinstance(opened, own_cluster.OwnCluster)
         return opened.breaks()
