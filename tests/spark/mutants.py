@@ -466,9 +466,30 @@ def follower_applied_before_it_said_so(rows: Rows) -> Rows:
 
 
 def told_what_nobody_counted(rows: Rows) -> Rows:
-    """A member is told that more is committed than anybody counted."""
+    """All members say that another one told them to apply what a client saw."""
+    last = at_the_end_of(rows, "/b")["quorum"]
+    for row in rows:
+        if row["kind"] in {"quorum", "ack"} and (row["group"], row["idx"]) == (1, last["idx"]):
+            row["kind"] = "told"
+    return rows
+
+
+def told_behind_what_clients_saw(rows: Rows) -> Rows:
+    """Told after the file of whoever counted it was copied: excused."""
     ack = at_the_end_of(rows, "/b")["ack"]
     return after(rows, ack, kind="told", idx=ack["idx"] + 5)
+
+
+def counted_behind_what_clients_saw(rows: Rows) -> Rows:
+    """Counted after the file of whoever acknowledged it was copied: excused."""
+    quorum = at_the_end_of(rows, "/b")["quorum"]
+    return after(rows, quorum, idx=quorum["idx"] + 5)
+
+
+def counted_a_life_before_the_run(rows: Rows) -> Rows:
+    """Counted a life that wrote its rows under the name of an earlier run: excused."""
+    told(at_the_end_of(rows, "/b")["quorum"], by="m1-0")
+    return rows
 
 
 def applied_while_recovering(rows: Rows) -> Rows:
@@ -562,6 +583,9 @@ CAUGHT: dict[Mutant, str] = {
     acknowledged_before_it_was_stored: "COMMIT_BEFORE_SEE",
     follower_applied_before_it_said_so: "COMMIT_BEFORE_SEE",
     told_what_nobody_counted: "COMMIT_BEFORE_SEE",
+    told_behind_what_clients_saw: "",
+    counted_behind_what_clients_saw: "",
+    counted_a_life_before_the_run: "",
     acknowledged_while_recovering: "RECOVER_SILENT",
     counted_while_recovering: "RECOVER_SILENT",
     applied_while_recovering: "COMMIT_BEFORE_SEE RECOVER_SILENT",
