@@ -6,7 +6,7 @@ The dumb twin of spark/checks/commit_before_see.py; docs/guarantees.md says what
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from chaos.checks_of_messages import found
 from chaos.ledger import Key, Ledger, Row, Violation, extra, position
@@ -97,25 +97,56 @@ def _lives(ledger: Ledger) -> Iterator[Violation]:
             granted = max(granted, grant or granted)
 
 
+def _ends(ledger: Ledger) -> dict[int, dict[int, int]]:
+    """By group and era: up to which index clients saw messages.
+
+    Behind that the files of members may have been copied at different moments.
+    """
+    index = {position(row): row["idx"] for row in ledger.commits}
+    seen = [*ledger.of("deliver"), *(acked.row for acked in ledger.acked)]
+    ends: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(lambda: -1))
+    for row in seen:
+        of_group, era = ends[row["group"]], ledger.era(row)
+        of_group[era] = max(of_group[era], index.get(position(row), -1))
+    return ends
+
+
+def _before_the_run(ledger: Ledger) -> Callable[[str], bool]:
+    """Whether a life began before its member took the name of this run."""
+    began: dict[str, int] = {}
+    for row in ledger.of("boot"):
+        began[row["node"]] = min(row["boot"], began.get(row["node"], row["boot"]))
+
+    def is_older(life: str) -> bool:
+        node, _, boot = life.rpartition("-")
+        return boot.isdecimal() and int(boot) < began.get(node, 0)
+
+    return is_older
+
+
 def _never_acknowledged(ledger: Ledger) -> Iterator[Violation]:
-    """Lives that were counted and never said so."""
+    """Lives that were counted and never said so; of a life before the run nothing is known."""
+    ends, is_older = _ends(ledger), _before_the_run(ledger)
     said: dict[Key, int] = {}
     for row in ledger.of("ack"):
         key = (row["group"], row["epoch"], row["proc"])
         said[key] = max(row["idx"], said.get(key, -1))
     for row in ledger.of("quorum"):
+        end = min(row["idx"], ends[row["group"]][ledger.era(row)])
         for name in _counted(row):
-            if row["idx"] > said.get((row["group"], row["epoch"], name), -1):
+            known = said.get((row["group"], row["epoch"], name), -1)
+            if end > known and not is_older(name):
                 yield found(ledger, CHECK, row, f"{name} never acknowledged {row['idx']}")
 
 
 def _rumours(ledger: Ledger) -> Iterator[Violation]:
     """Told to be committed, though nobody had counted it."""
-    opened = _opened(ledger)
+    opened, ends = _opened(ledger), _ends(ledger)
     best: dict[int, Key] = {}
     for row in ledger.of("quorum", "ack"):
         grant = _grant(ledger, row, opened)
         best[row["group"]] = max(grant or (-1, -1), best.get(row["group"], (-1, -1)))
     for row in ledger.of("told"):
-        if _mark(ledger, row) > best.get(row["group"], (-1, -1)):
+        end = max(ends[row["group"]].items(), default=(-1, -1))
+        if min(_mark(ledger, row), end) > best.get(row["group"], (-1, -1)):
             yield found(ledger, CHECK, row, f"index {row['idx']} was counted by nobody")

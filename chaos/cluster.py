@@ -31,6 +31,7 @@ PORTS: dict[Service, int] = {"admin": ADMIN_PORT, "zookeeper": ZOOKEEPER_PORT}
 STOP = 20.0  # seconds for a member to drain
 MAX_MESSAGES = 200  # history: short enough that an absence outlasts it
 MAX_AGE = 180.0
+FILES = 10_000  # of a life's trace: nothing of a run is deleted before it is judged
 SERVER = ("migratory",)  # the module that members run, and words before its command
 
 
@@ -72,7 +73,9 @@ class Cluster(Watched):
         )
         keeper = ",".join(f"{at(z)}:{ZOOKEEPER_PORT}" for z in self.zookeepers)
         traces = self.directory.absolute() / "traces"
-        trace = f'\n[trace]\nmode = "full"\ndirectory = "{traces}"\nrun = "{run}"\n'
+        trace = (
+            f'\n[trace]\nmode = "full"\ndirectory = "{traces}"\nrun = "{run}"\nfiles = {FILES}\n'
+        )
         text = (
             f'[cluster]\nname = "chaos"\nfaults = {self.survive}\ngroups = {self.groups}\n'
             f'zookeeper = "{keeper}"\n{listed}\n[member]\nid = "{name}"\n\n'

@@ -28,7 +28,10 @@ Hold = Callable[[str], Awaitable[None]]
 
 
 class Turns(Protocol):
-    """The hold of a fault that goes from one member to the next."""
+    """The hold of a fault that goes from one member to the next, or takes a while to break."""
+
+    def begin(self, hit: str) -> None:
+        """It begins to hit; nobody waits for its moment any more."""
 
     async def __call__(self, hit: str) -> None:
         """As any hold."""

@@ -105,10 +105,12 @@ class Hooks:
         self._write()
 
     def _write(self) -> None:
-        """`heal.sh`: the commands that heal what is broken now."""
+        """`heal.sh`: the commands that heal what is broken now; at any moment a whole file."""
         where = f"cd {shlex.quote(str(self._place))}\n"
         lines = "".join(f"{shlex.join(command)}\n" for command in self.broken)
-        (self._out / "heal.sh").write_text(where + lines)
+        written = self._out / ".heal.sh"
+        written.write_text(where + lines)
+        written.replace(self._out / "heal.sh")
 
     # ---- commands -------------------------------------------------------------------------------
 

@@ -105,12 +105,17 @@ class _Holding:
     ) -> None:
         self._nemesis, self._fault, self._extra, self._moment = nemesis, fault, extra, moment
 
-    async def __call__(self, hit: str) -> None:
+    def begin(self, hit: str) -> None:
         """From now on it has happened."""
-        self._moment.deadline = float("inf")
-        self._nemesis.active[self._fault.id] = f"{self._fault.kind} {hit}"
-        self._nemesis.happened += 1
-        self._nemesis.note("fault_on", {**self._extra, "hit": hit})
+        if self._fault.id not in self._nemesis.active:
+            self._moment.deadline = float("inf")
+            self._nemesis.active[self._fault.id] = f"{self._fault.kind} {hit}"
+            self._nemesis.happened += 1
+            self._nemesis.note("fault_on", {**self._extra, "hit": hit})
+
+    async def __call__(self, hit: str) -> None:
+        """It has hold: for the planned time."""
+        self.begin(hit)
         await trio.sleep(self._fault.for_ms / 1000)
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import trio
 
 from chaos.cluster import CLIENTS
-from chaos.faults_of_network import Hold, Turns
+from chaos.faults_of_network import Turns
 from chaos.hooks import Hooks, Spot
 from chaos.nemesis import PATIENCE, Break
 from chaos.network import Network
@@ -29,6 +29,7 @@ from chaos.own_traces import check_fullness, check_traces, copy_traces
 from chaos.watched import LOOK, Service, Status, Watched
 from migratory.errors import MigratoryError
 
+COLLECT = 120.0  # seconds for rows to be brought here when a run is given up
 WELL = 30.0  # seconds for a cluster to be NORMAL before a run
 
 
@@ -104,7 +105,7 @@ class OwnCluster(Watched):
             if kind in WAYS
         }
 
-    async def _hit(self, way: Way, _cluster: Watched, target: str, hold: Hold) -> None:
+    async def _hit(self, way: Way, _cluster: Watched, target: str, hold: Turns) -> None:
         name = await self.zookeeper_leader() if target == "leader" else target
         spots = way.spots(self, name)
         async with AsyncExitStack() as stack:
@@ -115,6 +116,7 @@ class OwnCluster(Watched):
             if way.hook == "kill":
                 await self.wait_remembered(name)
                 stack.enter_context(self._forgetting(name))
+            hold.begin(name)  # the hook may take long, and has its own limit
             await stack.enter_async_context(self.hooks.breaking(way.hook, spots))
             await hold(name)
 
@@ -287,8 +289,8 @@ async def _healed(cluster: OwnCluster) -> AsyncIterator[None]:
 async def _collected(cluster: OwnCluster) -> AsyncIterator[None]:
     try:
         yield
-    except Exception:  # whatever went wrong, rows may tell why
-        with suppress(MigratoryError):
+    except BaseException:  # whatever went wrong, or who stopped it: rows may tell why
+        with trio.move_on_after(COLLECT, shield=True), suppress(MigratoryError):
             await cluster.collect()
         raise
     await cluster.collect()

@@ -140,7 +140,7 @@ async def _carry_out(asked: Asked, number: int, out: Path) -> Slice:
         says = "; ".join(" ".join(str(error).split()) for error in _leaves(group))
     ran = time.monotonic()
     code, report, wrong = await _judge(out)
-    verdict = FAILED if says else VERDICTS.get(code, "unknown")
+    verdict = verdict_of(code, says)
     says = "; ".join(each for each in (says, wrong, _why(report)) if each)
     made = Slice(
         number, seed, scenario, asked.slice, verdict, says,
@@ -152,6 +152,15 @@ async def _carry_out(asked: Asked, number: int, out: Path) -> Slice:
         shutil.rmtree(out / "traces")
         shutil.rmtree(out / "zookeeper", ignore_errors=True)
     return made
+
+
+def verdict_of(code: int, says: str) -> str:
+    """What a slice is by the exit code of its check and the errors of its run.
+
+    A violation stays one, however the run ended.
+    """
+    judged = VERDICTS.get(code, "unknown")
+    return FAILED if says and judged != "invalid" else judged
 
 
 def _leaves(group: BaseExceptionGroup[MigratoryError]) -> Iterator[MigratoryError]:

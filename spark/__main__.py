@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark.faults import TraceError
 from spark.follow import follow
-from spark.job import BAD_INPUT, add_arguments, bounds_of, judge, run
+from spark.job import NO_VERDICT, add_arguments, bounds_of, judge, run, told_failure
 from spark.reading import read_trace, rows_in
 from spark.report import claim_report
 from spark.session import local_session
@@ -23,7 +23,7 @@ FOLLOWED = 5_000_000  # rows that a run which is followed may come to have
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command in a local session; bad input is told in one sentence and ends with 2."""
+    """Run a command in a local session; what goes wrong is told in a sentence and ends with 2."""
     parser = argparse.ArgumentParser(prog="python -m spark", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     checks = commands.add_parser("check", help="check a trace and report")
@@ -45,9 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return follow_and_judge(session, given) if follows else run(session, given)
         finally:
             session.stop()
-    except TraceError as wrong:
-        print(wrong, file=sys.stderr)
-        return BAD_INPUT
+    except Exception as wrong:  # noqa: BLE001 (1 is for what was judged)
+        return told_failure(wrong)
 
 
 def follow_and_judge(session: SparkSession, given: argparse.Namespace) -> int:
@@ -70,7 +69,7 @@ def _convert(session: SparkSession, given: argparse.Namespace) -> int:
         raise TraceError("CANNOT_WRITE", f"{given.out}: {wrong.getCondition()}", remedy) from wrong
     for fault in reading.faults:
         print(f"fault: {fault}")
-    return BAD_INPUT if reading.faults else 0
+    return NO_VERDICT if reading.faults else 0
 
 
 if __name__ == "__main__":

@@ -117,3 +117,26 @@ def grounds(trace: Prepared) -> DataFrame:
         )
         .withColumn("grant", grant)
     )
+
+
+def counted_lives(trace: Prepared) -> DataFrame:
+    """Lives that coordinators counted, up to which index; only those that began in their run.
+
+    On a cluster that others started, members take the name of a run one after another: rows of
+    lives before that bear another name.
+    """
+    began = (
+        trace.few.where("kind = 'boot'").groupBy("run", "node").agg(F.min("boot").alias("began"))
+    )
+    life = F.regexp_extract("life", "^(.*)-([0-9]+)$", 1)
+    boot = F.regexp_extract("life", "^(.*)-([0-9]+)$", 2).try_cast("long")
+    return (
+        trace.of("quorum")
+        .groupBy("run", "group", "era", "epoch", "proc", extra("by").alias("by"))
+        .agg(F.max("idx").alias("idx"))
+        .withColumn("life", F.explode(F.split("by", ",")))
+        .where("life != ''")
+        .withColumns({"node": life, "boot": boot})
+        .join(F.broadcast(began), ["run", "node"], "left")
+        .where("boot >= coalesce(began, 0) or boot is null")
+    )

@@ -16,6 +16,11 @@ def extra(key: str) -> Column:
     return F.col("extra").getItem(key)
 
 
+def number(key: str) -> Column:
+    """One value of `extra` as a number; null where it is none, which reading tells as a fault."""
+    return extra(key).try_cast("long")
+
+
 def flag(key: str) -> Column:
     """One value of `extra` as yes or no; absent is no."""
     return F.coalesce(F.lower(extra(key)).isin("true", "1"), F.lit(False))

@@ -7,8 +7,9 @@ all rows are judged as a trace that was read at once, so the verdict is the same
 so one that was lost or doubled on the way would be told as a fault.
 
 A look sees the latest batches and, of what is older, the rows that later ones are measured against:
-all rare rows, and the last row of each kind of each member's group and open subscription. What it
-cannot see of a violation across more time than that, the judgement at the end does.
+all rare rows, the latest entries of each group, the last act of each kind of each member's group,
+and where each subscription is: its last message, or how it goes on if that was told later.
+What it cannot see of a violation across more time than that, the judgement at the end does.
 
 A cut may hold an effect without its cause, whose file was read a moment earlier; the next cut has
 it. So a violation is told when two looks have seen it.
@@ -29,28 +30,30 @@ from typing import IO
 from urllib.parse import quote
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.bounds import Bounds
 from spark.checks import all_violations
 from spark.faults import TraceError
-from spark.prepared import Prepared, extra
-from spark.reading import Reading, checked, parsed
+from spark.prepared import STREAM, Prepared, extra
+from spark.reading import Reading, checked, parsed, without_torn
 from spark.schemas import COLUMNS
 
 CUT_EVERY = 2.0  # seconds
 AT_ONCE = 16 << 20  # bytes that are copied
 RECENT = 6  # batches that a look sees whole
 TOLD = 100  # violations per look
+ENTRIES = 300  # of a group, that later ones are compared with
 SAY_EVERY = 10.0  # seconds
 # What these find in the rows so far, no later row explains.
 LASTING = (
     *("AGREE", "NO_GAP", "PUB_ORDER", "ONCE", "EPOCH_MONO", "ONE_COORD", "NO_BELOW_PROMISE"),
     "RECOVER_SILENT",
 )
-CARRIED = ("append", "commit", "ack", "sub_open", "sub_status", "deliver")  # the last of each
+OF_MEMBERS = ("append", "commit", "ack")  # the last of each
+OF_STREAMS = ("sub_open", "sub_status", "deliver")  # where each subscription is
 PASSING = (  # older ones say nothing of later rows
     *("pub_send", "pub_ack", "pub_nack", "sub_close", "link_up", "link_down", "window"),
     *("quorum", "told", "final_read", "final_head"),
@@ -134,15 +137,16 @@ class Follower:
         )
         raw = F.expr("substring(value, instr(value, '\t') + 1)")
         lines = pieces.text(str(self.pieces)).select(raw.alias("raw"), address.alias("file"))
-        writer = parsed(lines).writeStream.foreachBatch(self._take)
+        writer = parsed(lines).writeStream.foreachBatch(self.take)
         return writer.option("checkpointLocation", str(self._work / "checkpoint")).start()
 
     def read_all(self) -> Reading:
         """All rows that came, as `read_trace` would have read them."""
         kept = [str(path) for path in self._rows.iterdir()]
-        return checked(self._session.read.parquet(*kept), [])
+        rows = self._session.read.parquet(*kept)
+        return checked(without_torn(rows, sorted(self._traces.glob("*.jsonl"))), [])
 
-    def _take(self, batch: DataFrame, number: int) -> None:
+    def take(self, batch: DataFrame, number: int) -> None:
         """Keep the rows of a batch, then look. A batch that comes again replaces itself."""
         began = time.monotonic()
         path = str(self._rows / f"{number:09d}")
@@ -192,20 +196,49 @@ class Follower:
 def carried(rows: DataFrame) -> DataFrame:
     """Of older rows, those that later ones are measured against.
 
-    There are so many as subscriptions are open, and rare ones, which grow with faults.
+    There are so many as subscriptions were made, as groups have latest entries, and rare ones,
+    which grow with faults.
     """
-    closed = rows.where("kind = 'sub_close'").select("run", "proc", "sub").distinct()
-    keys: list[Column | str] = ["run", "proc", "group", "sub", "kind"]
-    several = [extra("outcome").alias("outcome"), extra("role").alias("role")]
-    last = (
-        rows.where(F.col("kind").isin(*CARRIED))
-        .join(closed, ["run", "proc", "sub"], "left_anti")
-        .select(*COLUMNS)
-        .groupBy(*keys, *several)
-        .agg(F.max_by(F.struct(*COLUMNS), "n").alias("row"))
+    kind = F.col("kind")
+    rare = rows.where(~kind.isin(*OF_MEMBERS, *OF_STREAMS, *PASSING))
+    return rare.unionByName(_of_members(rows)).unionByName(_of_streams(rows))
+
+
+def _of_members(rows: DataFrame) -> DataFrame:
+    """The last act of each kind of a life in a group, and of each group the latest entries."""
+    keys = [F.col("run"), F.col("proc"), F.col("group"), F.col("kind"), extra("role").alias("role")]
+    acts = rows.where(F.col("kind").isin(*OF_MEMBERS))
+    last = acts.groupBy(*keys).agg(_last()).select("row.*")
+    end = F.max(F.struct("epoch", "idx")).over(Window.partitionBy("run", "group"))
+    latest = (
+        rows.where("kind = 'commit'")
+        .withColumn("end", end)
+        .where(F.col("idx").between(F.col("end.idx") - ENTRIES, F.col("end.idx")))
+        .groupBy("run", "group", "idx", "epoch")
+        .agg(_last())
         .select("row.*")
     )
-    return rows.where(~F.col("kind").isin(*CARRIED, *PASSING)).unionByName(last)
+    return last.unionByName(latest).dropDuplicates(["run", "proc", "n"])
+
+
+def _of_streams(rows: DataFrame) -> DataFrame:
+    """Where each subscription is: its last message, and what it was told after that."""
+    anew = extra("outcome").isin("gap", "reset", "fresh")
+    told = (
+        rows.where(F.col("kind").isin(*OF_STREAMS))
+        .where((F.col("kind") != "sub_status") | anew)
+        .select(*COLUMNS, (F.col("kind") == "sub_status").alias("status"))
+    )
+    held = told.where("not status").groupBy(*STREAM).agg(_last())
+    later = told.where("status").groupBy(*STREAM).agg(_last().alias("on"))
+    both = held.join(later, STREAM, "full")
+    goes_on = both.where("on is not null and (row is null or on.n > row.n)").select("on.*")
+    return both.where("row is not null").select("row.*").unionByName(goes_on)
+
+
+def _last() -> Column:
+    """The last row of a process."""
+    return F.max_by(F.struct(*COLUMNS), "n").alias("row")
 
 
 def follow(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXIT_CODES = {"valid": 0, "invalid": 1, "unknown": 2}
-BAD_INPUT = 2
+NO_VERDICT = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,11 +67,22 @@ def judge(reading: Reading, bounds: Bounds, report: Path | None) -> int:
     prepared = Prepared(reading.rows, bounds)
     summary = summarize(prepared, reading.faults)
     prepared.release()
+    reading.release()
     summary.seconds = round(time.monotonic() - began, 1)
     if report:
         write_report(summary, report)
     tell(summary)
     return EXIT_CODES[summary.verdict]
+
+
+def told_failure(wrong: Exception) -> int:
+    """Say why there is no verdict, in a sentence; never with the exit code of an invalid trace."""
+    if not isinstance(wrong, TraceError):
+        first = str(wrong).split("\n")[0]
+        remedy = "the trace is not judged: mend that, or give Spark more memory or disk"
+        wrong = TraceError("CHECK_FAILED", f"{type(wrong).__name__}: {first}", remedy)
+    print(wrong, file=sys.stderr)
+    return NO_VERDICT
 
 
 def tell(summary: Summary) -> None:
@@ -95,14 +106,14 @@ def main() -> int:
     builder = SparkSession.builder.appName("migratory checks")
     for key, value in SHARED.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
     try:
-        return run(session, given)
-    except TraceError as wrong:
-        print(wrong, file=sys.stderr)
-        return BAD_INPUT
-    finally:
-        session.stop()
+        session = builder.getOrCreate()
+        try:
+            return run(session, given)
+        finally:
+            session.stop()
+    except Exception as wrong:  # noqa: BLE001 (1 is for what was judged)
+        return told_failure(wrong)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,20 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.acts import broken_acts
 from spark.bounds import Bounds
-from spark.columns import POSITION, PUBLICATION, STREAM, TOPIC, before, bit, extra, flag, until
+from spark.columns import (
+    POSITION,
+    PUBLICATION,
+    STREAM,
+    TOPIC,
+    before,
+    bit,
+    extra,
+    flag,
+    number,
+    until,
+)
 
-__all__ = ["POSITION", "PUBLICATION", "STREAM", "TOPIC", "Prepared", "extra", "flag"]
+__all__ = ["POSITION", "PUBLICATION", "STREAM", "TOPIC", "Prepared", "extra", "flag", "number"]
 
 # Most rows are of these kinds; what they say in `extra` is in columns of its own.
 MANY = ("append", "commit", "ack", "deliver", "final_read")
@@ -81,7 +92,7 @@ class Prepared:
         floor = F.when(F.col("kind") == "floor", F.col("epoch"))
         return (
             self._side.where(F.col("kind").isin("open", "normal", "floor"))
-            .select("run", "group", floor.otherwise(extra("floor").cast("long")).alias("floor"))
+            .select("run", "group", floor.otherwise(number("floor")).alias("floor"))
             .groupBy("run", "group")
             .agg(F.collect_set("floor").alias("floors"))
         )
@@ -107,22 +118,22 @@ class Prepared:
     def runs(self) -> DataFrame:
         """One row per run: its numbers, members, what it requires; Q of the plan or of members."""
 
-        def number(kind: str, key: str, default: int) -> Column:
-            told = F.max(F.when(F.col("kind") == kind, extra(key).cast("long")))
+        def highest(kind: str, key: str, default: int) -> Column:
+            told = F.max(F.when(F.col("kind") == kind, number(key)))
             return F.coalesce(told, F.lit(default)).alias(key)
 
         booted = F.when(F.col("kind") == "boot", F.col("node"))
         return (
             self.few.groupBy("run")
             .agg(
-                number("run", "faults", 1),
-                number("run", "groups", 1),
-                number("run", "max_messages", 1000),
-                number("run", "max_age_ms", 180_000),
-                number("boot", "copies", 1),
+                highest("run", "faults", 1),
+                highest("run", "groups", 1),
+                highest("run", "max_messages", 1000),
+                highest("run", "max_age_ms", 180_000),
+                highest("boot", "copies", 1),
                 F.max(F.when(F.col("kind") == "run", extra("require"))).alias("require"),
-                number("boot", "sample", 1),
-                F.max(F.when(F.col("kind") == "run", extra("faults").cast("long"))).alias("f"),
+                highest("boot", "sample", 1),
+                F.max(F.when(F.col("kind") == "run", number("faults"))).alias("f"),
                 F.sort_array(F.collect_set(booted)).alias("nodes"),
             )
             .withColumn("copies", F.greatest("copies", F.coalesce(F.col("f") + 1, F.lit(1))))
@@ -199,7 +210,7 @@ class Prepared:
         says = (
             F.when(F.col("kind") == "deliver", F.col("seq") + 1)
             .when(F.col("kind") == "sub_open", F.coalesce(F.col("seq") + 1, F.lit(-1)))
-            .when(status & (outcome == "gap"), extra("first").cast("long"))
+            .when(status & (outcome == "gap"), number("first"))
             .when(status & outcome.isin("reset", "fresh"), F.coalesce(F.col("seq") + 1, F.lit(-1)))
         )
         held = F.when(
@@ -351,7 +362,7 @@ class Prepared:
             F.col("era").alias("head_era"),
             F.col("epoch").alias("head_epoch"),
             F.col("seq").alias("head_seq"),
-            extra("first").cast("long").alias("head_first"),
+            number("first").alias("head_first"),
             F.col("t_wall").alias("read_at"),
         )
 

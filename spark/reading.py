@@ -7,10 +7,11 @@ checked, and the verdict is unknown. A trace without any rows is an error. An ad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
@@ -18,20 +19,29 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 from pyspark.sql.types import StringType, StructField, StructType
 
+from spark.columns import extra, number
 from spark.faults import TraceError, TraceFault
-from spark.schemas import COLUMNS, KINDS, NEEDS, REQUIRED, TRACE
+from spark.schemas import COLUMNS, KINDS, NEEDS, NUMBERS, REQUIRED, TRACE
 
 TOLD = 50  # more faults than a person reads
 CORRUPT = "_corrupt"
 MAGIC = b"PAR1"
+LIFE = re.compile(r"(.+-[0-9]+)\.([0-9]+)\.jsonl")  # a member's files, as docs/traces.md names them
+LONGEST = 1 << 20  # bytes of a line
 ROW_BYTES = (250, 20)  # of a row as a line, in a table
 
 
 class Reading(NamedTuple):
-    """The rows that can be used, and what is wrong with the others."""
+    """The rows that can be used, what is wrong with the others, and what memory they take."""
 
     rows: DataFrame
     faults: list[TraceFault]
+    kept: DataFrame | None = None
+
+    def release(self) -> None:
+        """Give the memory of the parsed lines back."""
+        if self.kept is not None:
+            self.kept.unpersist()
 
 
 def read_trace(session: SparkSession, traces: str) -> Reading:
@@ -45,7 +55,7 @@ def read_trace(session: SparkSession, traces: str) -> Reading:
     if lines:
         # Parsing lines costs more than everything else: once is enough.
         rows = _json_lines(session, lines).persist(StorageLevel.MEMORY_AND_DISK)
-        return checked(rows, [])
+        return checked(without_torn(rows, lines), [])._replace(kept=rows)
     whole = [path for path in tables if _is_whole(path)]
     broken = [TraceFault(p.name, "whole file", "no Parquet file") for p in tables if p not in whole]
     if not whole:
@@ -100,6 +110,33 @@ def parsed(lines: DataFrame) -> DataFrame:
         .select("raw", "file", F.from_json("raw", schema, options).alias("row"))
         .select("raw", "file", "row.*")
     )
+
+
+def without_torn(found: DataFrame, files: Sequence[Path]) -> DataFrame:
+    """Leave out the line in whose middle a member was killed: nobody can know what it tells.
+
+    A member sends nothing before its rows are written. Only the end of a life's last file is such
+    a line; whatever else is missing stays a hole in the numbers.
+    """
+    known = {path.name for path in files}
+    for path in files:
+        life = LIFE.fullmatch(path.name)
+        if life and f"{life[1]}.{int(life[2]) + 1}.jsonl" not in known and (end := _torn_end(path)):
+            found = found.where(
+                ~(
+                    F.col(CORRUPT).isNotNull()
+                    & F.endswith("file", F.lit("/" + quote(path.name)))
+                    & (F.col("raw") == end)
+                )
+            )
+    return found
+
+
+def _torn_end(path: Path) -> str:
+    """What stands behind the last whole line of a file."""
+    with path.open("rb") as opened:
+        opened.seek(max(0, path.stat().st_size - LONGEST))
+        return opened.read().rpartition(b"\n")[2].decode(errors="replace")
 
 
 def _parquet(session: SparkSession, files: Sequence[str]) -> DataFrame:
@@ -176,7 +213,18 @@ def _is_right() -> Column:
             right = right & F.col(column).isNotNull()
         elif kinds := [kind for kind, needs in NEEDS.items() if column in needs]:
             right = right & (F.col(column).isNotNull() | ~F.col("kind").isin(*kinds))
-    return F.coalesce(right, F.lit(False))
+    numbers = F.when(~F.col("kind").isin(*NUMBERS), F.lit(True)).otherwise(_strange() == "")
+    return F.coalesce(right & numbers, F.lit(False))
+
+
+def _strange() -> Column:
+    """Which values of a row's `extra` should be numbers and are not."""
+    wrong = [
+        F.when((F.col("kind") == kind) & extra(key).isNotNull() & number(key).isNull(), key)
+        for kind, keys in NUMBERS.items()
+        for key in keys
+    ]
+    return F.concat_ws(", ", *wrong)
 
 
 def _wrong() -> Column:
@@ -192,7 +240,8 @@ def _wrong() -> Column:
         F.when(F.col(CORRUPT).isNotNull(), F.lit("truncated, or not of the schema"))
         .when(common != "", F.concat(F.lit("a row without "), common))
         .when(~F.col("kind").isin(*KINDS), F.concat(F.lit("unknown kind "), F.col("kind")))
-        .otherwise(lacks)
+        .when(lacks.isNotNull(), lacks)
+        .otherwise(F.concat(F.col("kind"), F.lit(": no number is "), _strange()))
     )
 
 

@@ -79,3 +79,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "final_read": (*_ENDED, "mid"),
     "final_head": _ENDED,
 }
+# What must be a number in `extra`, where it is said.
+NUMBERS: dict[str, tuple[str, ...]] = {
+    "run": ("faults", "groups", "max_messages", "max_age_ms"),
+    "boot": ("copies", "sample"),
+    **dict.fromkeys(("open", "normal"), ("floor",)),
+    "window": ("head",),
+    "sub_status": ("asked", "first", "missed"),
+    "final_head": ("first",),
+}

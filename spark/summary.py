@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks import CHECKS, all_violations
 from spark.faults import TraceFault
+from spark.missing import missing_processes
 from spark.prepared import Prepared, extra, flag
 from spark.times import Times, failovers, latencies, silences
 
@@ -61,6 +62,7 @@ def verdict_of(checks: set[str], faults: list[TraceFault]) -> str:
 def summarize(trace: Prepared, faults: list[TraceFault]) -> Summary:
     """Run all checks and gather what a person wants to see."""
     violations = _violations(all_violations(trace))
+    faults = [*faults, *missing_processes(trace)]
     summary = Summary(
         verdict=verdict_of({found.check for found in violations}, faults),
         violations=violations,

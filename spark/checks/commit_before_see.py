@@ -5,12 +5,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
-from spark.acts import grounds
+from spark.acts import ERA, counted_lives, grounds
 from spark.checks.witness import sentence, violations
-from spark.columns import bit, extra
+from spark.columns import bit
 from spark.prepared import Prepared
 
 CHECK = "COMMIT_BEFORE_SEE"
+PLACE = ["run", "group", "topic", "era", "epoch", "seq"]
 
 
 def check(trace: Prepared) -> DataFrame:
@@ -23,18 +24,33 @@ def check(trace: Prepared) -> DataFrame:
     return found[0].unionByName(found[1]).unionByName(found[2]).unionByName(found[3])
 
 
-def _few_copies(trace: Prepared) -> DataFrame:
-    """Stored is what was appended or applied, and what lies below an installed state."""
-    place = ["run", "group", "topic", "era", "epoch", "seq"]
+def _seen(trace: Prepared) -> DataFrame:
+    """Places of messages that a client saw, with who stored them."""
     visible = F.col("acked_at").isNotNull() | (F.col("delivered") > 0)
-    held = (
-        trace.positions.groupBy(*place)
+    return (
+        trace.positions.groupBy(*PLACE)
         .agg(
             F.max(visible).alias("visible"),
             F.coalesce(F.bit_or("stored"), F.lit(0)).alias("stored"),
             F.max("idx").alias("idx"),
         )
         .where("visible")
+    )
+
+
+def _ends(trace: Prepared) -> DataFrame:
+    """Up to which index of a group clients saw messages.
+
+    What members did behind that, one after another, may be in the trace of one and not yet in that
+    of another: files of a cluster that goes on are copied one by one.
+    """
+    return _seen(trace).groupBy("run", "group", "era").agg(F.max("idx").alias("end"))
+
+
+def _few_copies(trace: Prepared) -> DataFrame:
+    """Stored is what was appended or applied, and what lies below an installed state."""
+    held = (
+        _seen(trace)
         .join(F.broadcast(trace.runs.select("run", "copies")), "run")
         .where(F.bit_count("stored") < F.col("copies"))
     )
@@ -44,7 +60,7 @@ def _few_copies(trace: Prepared) -> DataFrame:
     covered = F.when(F.col("upto") >= F.col("idx"), bit("place"))
     found = (
         held.join(F.broadcast(installs), ["run", "group", "era"], "left")
-        .groupBy(*place, "stored", "copies")
+        .groupBy(*PLACE, "stored", "copies")
         .agg(F.coalesce(F.bit_or(covered), F.lit(0)).alias("installed"))
         .withColumn("held", F.bit_count(F.col("stored").bitwiseOR(F.col("installed"))))
         .where("held < copies")
@@ -75,18 +91,16 @@ def _early(trace: Prepared) -> DataFrame:
 
 
 def _never_acknowledged(trace: Prepared) -> DataFrame:
-    """Lives that were counted and never said so."""
+    """Lives that were counted and never said so; of a life before the run nothing is known."""
     said = (
         trace.of("ack")
         .groupBy("run", "group", "epoch", F.col("proc").alias("life"))
         .agg(F.max("idx").alias("said"))
     )
     counted = (
-        trace.of("quorum")
-        .groupBy("run", "group", "epoch", "proc", extra("by").alias("by"))
-        .agg(F.max("idx").alias("idx"))
-        .withColumn("life", F.explode(F.split("by", ",")))
-        .where("life != ''")
+        counted_lives(trace)
+        .join(F.broadcast(_ends(trace)), ["run", "group", "era"])
+        .withColumn("idx", F.least("idx", "end"))
     )
     found = counted.join(said, ["run", "group", "epoch", "life"], "left").where(
         "idx > coalesce(said, -1)"
@@ -102,6 +116,11 @@ def _rumours(trace: Prepared) -> DataFrame:
     """Told to be committed, though nobody had counted it."""
     kind = F.col("kind")
     first_hand = F.max(F.when(kind.isin("quorum", "ack"), F.col("grant")))
+    ends = (
+        _ends(trace)
+        .groupBy("run", "group")
+        .agg(F.max(F.col("era") * ERA + F.col("end")).alias("end"))
+    )
     found = (
         grounds(trace)
         .groupBy("run", "group")
@@ -110,6 +129,7 @@ def _rumours(trace: Prepared) -> DataFrame:
             F.max(F.when(kind == "told", F.col("idx"))).alias("idx"),
             F.coalesce(first_hand, F.lit(-1)).alias("first_hand"),
         )
-        .where("mark > first_hand")
+        .join(F.broadcast(ends), ["run", "group"])
+        .where("least(mark, end) > first_hand and mark is not null")
     )
     return violations(found, CHECK, sentence("index {} was told, and counted by nobody", "idx"))

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.bounds import SURE_MS
 from spark.checks.witness import sentence, violations
-from spark.prepared import POSITION, TOPIC, Prepared, extra
+from spark.prepared import POSITION, TOPIC, Prepared, extra, number
 
 
 def check(trace: Prepared) -> DataFrame:
@@ -26,8 +26,8 @@ def _unfounded_gaps(trace: Prepared) -> DataFrame:
         trace.of("sub_status")
         .where(extra("outcome") == "gap")
         .withColumn("member", extra("member"))
-        .withColumn("asked", extra("asked").cast("long"))
-        .withColumn("first", extra("first").cast("long"))
+        .withColumn("asked", number("asked"))
+        .withColumn("first", number("first"))
         .join(windows.distinct(), [*TOPIC, "member", "first"], "left")
         .where(F.col("shown").isNull() | (F.col("asked") >= F.col("first")))
     )
@@ -51,7 +51,7 @@ def _held_after_all(trace: Prepared) -> DataFrame:
     windows = trace.of("window").select(
         *(*TOPIC, "proc", "n", "t_mono"),
         (F.col("seq") - 1).alias("seq"),
-        extra("head").cast("long").alias("head"),
+        number("head").alias("head"),
     )
     applied = trace.of("commit").select(
         *(*TOPIC, "proc", "seq"), F.col("n").alias("had_n"), F.col("t_mono").alias("had_at")

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
 from spark.checks.witness import sentence, violations
-from spark.prepared import Prepared, extra, flag
+from spark.prepared import Prepared, extra, flag, number
 
 
 def check(trace: Prepared) -> DataFrame:
@@ -35,7 +35,7 @@ def _missing_happenings(trace: Prepared) -> DataFrame:
         seen(
             (kind == "sub_status")
             & (outcome == "resumed")
-            & (F.coalesce(extra("missed").cast("long"), F.lit(0)) > 0)
+            & (F.coalesce(number("missed"), F.lit(0)) > 0)
         ).alias("resume"),
         seen(kind == "final_head").alias("final read"),
         seen(kind == "pub_ack").alias("traffic"),

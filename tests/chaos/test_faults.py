@@ -122,6 +122,9 @@ class Told:
         self.hits: list[str] = []
         self.go_on = trio.Event()
 
+    def begin(self, hit: str) -> None:
+        """It is told when it holds."""
+
     async def __call__(self, hit: str) -> None:
         """Wait until the test has seen enough."""
         self.hits.append(hit)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,16 @@ def test_an_interrupted_run_heals_or_says_what_it_could_not(example: Example) ->
             for line in running.stdout
             if (match := re.search(r"broken: pause (m\d)", line))
         )
+        until = time.monotonic() + PATIENCE
+        while example.state(hit) != "T" and time.monotonic() < until:
+            time.sleep(0.05)  # its hook is at work
         assert example.state(hit) == "T"
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
     assert f"chaos: NOT_HEALED: still broken: hook resume {hit} ended with 1" in said, said
+    written = {row["node"] for row in rows(place / "stopped") if row["kind"] == "boot"}
+    assert written == {"m1", "m2", "m3"}  # what members wrote was brought all the same
     (place / "locked").unlink()
     assert example.run("sh stopped/heal.sh")[0] == 0
     assert example.state(hit) != "T"

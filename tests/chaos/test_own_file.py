@@ -12,13 +12,17 @@ import trio.testing
 
 from chaos.__main__ import main
 from chaos.cluster import CLIENTS
+from chaos.faults_of_network import Hold
+from chaos.nemesis import Nemesis
 from chaos.own_cluster import WAYS, possible_kinds
 from chaos.own_file import HOOKS, OwnFile, OwnHooks
 from chaos.own_traces import check_fullness
 from chaos.plan import Fault, make_plan
 from chaos.scenarios import SCENARIOS
 from chaos.stages import OthersMaking
+from chaos.trace import notes
 from migratory.errors import ConfigError, MigratoryError
+from migratory.wire.trace import decode_rows
 from tests.chaos.guide import GUIDE, block, cluster_of, described
 
 NAME = re.compile("`([a-z_-]+)`")
@@ -171,8 +175,41 @@ async def test_cuts_are_between_those_that_the_fault_names(
         assert all(line[2] == ("here" if line[1] == CLIENTS else HOST[line[1]]) for line in lines)
         return {(line[1], line[3]) for line in lines if line[0] == verb}
 
-    await cluster.breaks()[kind](cluster, target, hold)
+    await cluster.breaks()[kind](cluster, target, Silent(hold))
     assert spoken("heal") == cuts
+
+
+class Silent:
+    """A hold that nobody writes down."""
+
+    def __init__(self, last: Hold) -> None:
+        self._last = last
+
+    def begin(self, hit: str) -> None:
+        """Nothing."""
+
+    async def __call__(self, hit: str) -> None:
+        """Hold."""
+        await self._last(hit)
+
+
+async def test_a_fault_begins_when_its_hook_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook that takes longer than faults wait for their moment still happens, from its start."""
+    monkeypatch.setattr("chaos.nemesis.PATIENCE", 0.2)
+    pause = 'pause = ["sh", "-c", "sleep 0.6; echo {member}"]\n'
+    hooks = pause + 'resume = ["touch", "resumed-{member}"]\n'
+    cluster = cluster_of(tmp_path, hooks)
+    (tmp_path / "traces").mkdir()
+    with notes(tmp_path / "traces", "drill-1", "nemesis", 1) as trace:
+        nemesis = Nemesis(cluster, trace, lambda: None, cluster.breaks())
+        await nemesis.carry_out(Fault("f1", "pause", "m1", 0, 100))
+    assert (nemesis.happened, nemesis.active) == (1, {})
+    assert (tmp_path / "resumed-m1").exists()
+    rows = decode_rows((tmp_path / "traces" / "nemesis.0.jsonl").read_bytes())
+    assert [row.kind for row in rows] == ["fault_on", "fault_off"]
+    assert rows[1].t_mono - rows[0].t_mono > 700_000
 
 
 HOST = {f"{letter}{n}": f"127.0.0.{n}" for letter in "mz" for n in (1, 2, 3)}
@@ -189,9 +226,9 @@ async def test_a_member_has_one_fault_at_a_time(tmp_path: Path) -> None:
         await trio.sleep(0.3)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(breaks["kill-long"], cluster, "m1", hold)
+        nursery.start_soon(breaks["kill-long"], cluster, "m1", Silent(hold))
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(breaks["pause"], cluster, "m1", hold)
+        nursery.start_soon(breaks["pause"], cluster, "m1", Silent(hold))
     assert (tmp_path / "said").read_text().split() == [w for v in verbs for w in (v, "m1")]
     assert cluster.forgetful == {"m1"}
 
@@ -208,7 +245,7 @@ async def test_no_more_members_forget_than_survived(tmp_path: Path) -> None:
     with trio.move_on_after(3):
         async with trio.open_nursery() as nursery:
             for name in ("m1", "m2"):
-                nursery.start_soon(cluster.breaks()["kill-quick"], cluster, name, hold)
+                nursery.start_soon(cluster.breaks()["kill-quick"], cluster, name, Silent(hold))
     killed, started = (tmp_path / "said").read_text().splitlines()
     assert killed.replace("kill", "start") == started
     assert cluster.forgetful == {started.split()[1]}

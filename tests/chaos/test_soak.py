@@ -13,7 +13,7 @@ import pytest
 
 from chaos.__main__ import main
 from chaos.scenarios import SCENARIOS
-from chaos.soak import ROTATION
+from chaos.soak import ROTATION, verdict_of
 from chaos.soak_table import Asked, Slice
 
 PATIENCE = 280.0
@@ -60,6 +60,16 @@ def test_the_exit_code_sums_up_all_slices(
     assert "24690 delivered; 40000 rows" in table
     assert "| 1 | kill-quick | 3 | 410 | 900 |" in table
     assert ("NO_GAP" in table) == (code > 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "verdict"),
+    [(0, "", "valid"), (1, "", "invalid"), (2, "", "unknown"), (3, "", "unknown"),
+     (0, "it broke off", "failed"), (1, "it broke off", "invalid"), (2, "it broke off", "failed")],
+)  # fmt: skip
+def test_a_violation_counts_however_the_run_ended(code: int, says: str, verdict: str) -> None:
+    """A run that ends with an error is a failed slice, unless its trace shows a broken promise."""
+    assert verdict_of(code, says) == verdict
 
 
 def test_other_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

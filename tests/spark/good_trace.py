@@ -230,7 +230,7 @@ def good_trace(run: str, quiet: int = 5, away: int = 7) -> list[Row]:
     """One run with everything that may happen to an honest cluster of three."""
     cluster = Cluster(run)
     kill = {"fault": "kill", "target": "m1", "id": "f1"}
-    start = {"members": 3, "faults": 1, "groups": 2, "seed": 7, "scenario": "good"}
+    start = {"members": "m1,m2,m3", "faults": 1, "groups": 2, "seed": 7, "scenario": "good"}
     cluster.write("runner", "run", {**start, "max_messages": HELD, "max_age_ms": 600_000})
     cluster.write("runner", "plan", kill)
     for node in MEMBERS:

@@ -10,17 +10,22 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser, Namespace
+from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from chaos import checker as quick
 from spark.__main__ import follow_and_judge
 from spark.bounds import Bounds
 from spark.faults import TraceError, TraceFault
-from spark.follow import Cutter, follow
+from spark.follow import LASTING, Cutter, Follower, follow
 from spark.job import add_arguments, run
+from spark.schemas import TRACE
+from tests.chaos.test_live import SEEN_LIVE, parts
 from tests.spark.good_trace import Row, good_trace
 from tests.spark.mutants import delivery_lost
 from tests.spark.trace_dir import end_of, grow, renumbered, write
@@ -77,6 +82,35 @@ def test_pieces_hold_every_line_once(tmp_path: Path) -> None:
 
 def _text(pieces: Path) -> str:
     return "".join(piece.read_text() for piece in sorted(pieces.glob("*.txt")))
+
+
+def test_what_the_whole_trace_shows_is_seen_while_it_grows(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks find in 1 to 7 batches what the whole shows to these checks, and nothing else."""
+    monkeypatch.setattr("spark.follow.TOLD", 10_000)
+    monkeypatch.setattr("spark.follow.RECENT", 2)  # most of the trace is then what was carried on
+    wanted: dict[str, set[str]] = {}
+    batches: list[list[Row]] = [[] for _ in range(8)]  # what comes last is told by the next look
+    for count, (name, trace) in product((1, 2, 7), _followed().items()):
+        rows = [{**row, "run": f"{name} in {count}"} for row in trace]
+        wanted[f"{name} in {count}"] = {found.check for found in quick.check(rows, names=LASTING)}
+        for batch, part in zip(batches, parts(rows, count), strict=False):
+            batch += part
+    follower = Follower(session, tmp_path, new(tmp_path / "work"), Bounds())
+    for number, batch in enumerate(batches):
+        values = [tuple(row.get(column) for column in TRACE.fieldNames()) for row in batch]
+        follower.take(session.createDataFrame(values, TRACE), number)
+    told: dict[str, set[str]] = {run_name: set() for run_name in wanted}
+    for run_name, check, *_ in follower.told:
+        told[str(run_name)].add(str(check))
+    assert told == wanted
+
+
+def _followed() -> dict[str, list[Row]]:
+    """Good traces, and all mutants that a look may find."""
+    good = {"good": good_trace("good"), "long": good_trace("long", 9, 12)}
+    return good | {m.__name__: m(deepcopy(good["good"])) for m in SEEN_LIVE}
 
 
 def test_a_followed_trace_gets_the_verdict_of_a_whole_one(
@@ -153,7 +187,7 @@ def test_a_signal_ends_it_early(
     traces = write(tmp_path / "traces", rows)
     member = traces / "m2-1.0.jsonl"
     lines = member.read_text().splitlines()
-    member.write_text("\n".join([*lines[:-1], lines[-1][:40]]))
+    member.write_text("\n".join([*lines[:-1], lines[-1][:40]]) + "\n")
     handler = signal.getsignal(signal.SIGTERM)
     work = new(tmp_path / "work")
     threading.Thread(target=_stop_when_it_runs, args=(work / "pieces",)).start()

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark.__main__ import main
 from spark.faults import TraceError
 from spark.job import add_arguments, run
 from spark.reading import read_trace
 from tests.spark.good_trace import good_trace
-from tests.spark.mutants import delivery_lost, idle_group
+from tests.spark.mutants import delivery_lost, idle_group, rows_of, told
 from tests.spark.trace_dir import renumbered, write
 
 
@@ -65,7 +66,7 @@ def test_damage_is_told_by_file_and_line(
     traces = write(tmp_path / "traces", good_trace("damaged"))
     member, client = traces / "m2-1.0.jsonl", traces / "c1.0.jsonl"
     lines = member.read_text().splitlines()
-    lines[-1] = lines[-1][:40]
+    lines[-2] = lines[-2][:40]
     lines[6] = lines[6].replace('"epoch": 1', '"epoch": "one"')
     lines[8] = lines[8].replace('"idx"', '"index"')
     member.write_text("\n".join(lines))
@@ -74,12 +75,64 @@ def test_damage_is_told_by_file_and_line(
     client.write_text("\n".join(kept) + "\n")
     assert check(session, str(traces)) == 2
     told = capsys.readouterr().out
-    assert f"m2-1.0.jsonl, line {len(lines)}: truncated, or not of the schema" in told
+    assert f"m2-1.0.jsonl, line {len(lines) - 1}: truncated, or not of the schema" in told
     assert "m2-1.0.jsonl, line 7: truncated, or not of the schema" in told
     assert "m2-1.0.jsonl, line 9: " in told
     assert "without idx" in told
     assert "c1.0.jsonl, line 11: rows after 9 are missing in c1" in told
     assert "verdict: unknown" in told
+
+
+def test_a_value_that_is_no_number_is_told(
+    session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row whose extra has another word in place of a number is a fault, not a crash."""
+    rows = good_trace("damaged")
+    told(rows_of(rows, "final_head")[0], first="x")
+    assert check(session, str(write(tmp_path / "traces", rows))) == 2
+    assert ": final_head: no number is first" in capsys.readouterr().out
+
+
+def test_a_member_that_was_killed_while_it_wrote_is_whole(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """A torn end of a life's last file is no fault; of another file or process it is one."""
+    traces = write(tmp_path / "traces", good_trace("good"))
+    with (traces / "m1-1.0.jsonl").open("a") as life:
+        life.write('{"run": "good", "node": "m1", "bo')
+    assert check(session, str(traces)) == 0
+    (traces / "m1-1.1.jsonl").write_text("")
+    assert [fault.file for fault in read_trace(session, str(traces)).faults] == ["m1-1.0.jsonl"]
+    (traces / "m1-1.1.jsonl").unlink()
+    with (traces / "c1.0.jsonl").open("a") as client:
+        client.write('{"run": "good", "node": "c1", "bo')
+    assert [fault.file for fault in read_trace(session, str(traces)).faults] == ["c1.0.jsonl"]
+
+
+def test_processes_without_rows_make_a_verdict_unknown(
+    session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files that were not brought here are named: nobody broke a promise."""
+    rows = good_trace("part")
+    some = [row for row in rows if row["node"] != "m3" and row["proc"] != "m1-2"]
+    assert check(session, str(write(tmp_path / "traces", some))) == 2
+    said = capsys.readouterr().out
+    assert "fault: run part, m1-2: no row of it is there" in said
+    assert "fault: run part, m3: no row of it is there" in said
+    assert "run part, m2" not in said
+
+
+def test_a_check_that_fails_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever ends the check early ends with 2 and a sentence."""
+
+    def full(_traces: str) -> int:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("spark.__main__.rows_in", full)
+    assert main(["check", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("CHECK_FAILED: OSError: the disk is full\n")
 
 
 def test_parquet_holds_the_same_rows(session: SparkSession, tmp_path: Path) -> None:
