@@ -25,7 +25,7 @@ ERA = 2**40  # indexes stay below: one number orders indexes of all eras
 
 
 def broken_acts(trace: Prepared) -> DataFrame:
-    """Acts that break a rule: which ones say `fell`, `below`, `unready`, `early`, `unproved`."""
+    """Acts that break a rule: `fell`, `below`, `unready`, `early`, `unproved`, `weak` say which."""
     acts = _with_past(trace)
     kind, epoch = F.col("kind"), F.col("epoch")
     fell = [(kind == each) & (epoch < F.col(f"above_{each}")) for each in RISING]
