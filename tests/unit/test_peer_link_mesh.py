@@ -236,8 +236,8 @@ async def test_a_link_to_an_earlier_life_ends_when_a_later_one_is_known(net: Net
         knock = await dial(a, identity("c", later), DATA, 0)
         await b.until(lambda: bool(b.got(Superseded)))
         await c.until(lambda: bool(c.got(Superseded)))
-        assert LinkDown("b", refused=False) in a.events
-        assert LinkDown("c", refused=False) in a.events
+        await a.until(lambda: LinkDown("b", refused=False) in a.events)
+        await a.until(lambda: LinkDown("c", refused=False) in a.events)
         with pytest.raises(EOFError):
             await knock.read_first()
 
