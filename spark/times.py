@@ -65,9 +65,12 @@ def _turns(trace: Prepared) -> DataFrame:
         )
         .where("sent_at is not null and acked_at is not null")
     )
-    in_group = Window.partitionBy("run", "group").orderBy("acked_at", "epoch")
-    earlier = in_group.rowsBetween(Window.unboundedPreceding, -1)
-    later = in_group.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    group = Window.partitionBy("run", "group")
+    earlier = group.orderBy("acked_at", "epoch").rowsBetween(Window.unboundedPreceding, -1)
+    # Backwards, as Spark takes quadratic time for frames that end with the last row.
+    later = group.orderBy(F.desc("acked_at"), F.desc("epoch")).rowsBetween(
+        Window.unboundedPreceding, Window.currentRow
+    )
     return (
         answered.withColumn("above", F.max("epoch").over(earlier))
         .withColumn("sent_before", F.max("sent_at").over(earlier))
