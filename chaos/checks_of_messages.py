@@ -100,9 +100,9 @@ def _lost_at(ledger: Ledger, acked: Acked, member: str) -> bool:
     first = number(head, "first") or 0
     if seq < first:
         age_ms = (head["t_wall"] - acked.at) / 1000
-        young = age_ms + SURE_MS < ledger.setting("run", "max_age_ms", 180_000)
+        young = age_ms + SURE_MS < ledger.kept("max_age_ms", 180_000)
         length = int(head["seq"]) - first + 1
-        return young and length < ledger.setting("run", "max_messages", 1000)
+        return young and length < ledger.kept("max_messages", 1000)
     return seq > head["seq"] or (row["topic"], member, seq, row["mid"]) not in ledger.reads
 
 
@@ -250,8 +250,8 @@ def _held_after_all(ledger: Ledger) -> Iterator[Violation]:
             if (
                 had["seq"] == row["seq"] - 1  # none is left out, so this one tells for all
                 and since < had["n"] < row["n"]
-                and head - had["seq"] < ledger.setting("run", "max_messages", 1000)
-                and age_ms < ledger.setting("run", "max_age_ms", 180_000)
+                and head - had["seq"] < ledger.kept("max_messages", 1000)
+                and age_ms < ledger.kept("max_age_ms", 180_000)
             ):
                 yield found(ledger, "HONEST_GAP", row, f"{row['proc']} applied {had['seq']}")
 

@@ -160,6 +160,10 @@ class Ledger:
         """The highest number that rows of a kind state."""
         return max((number(row, key) or 0 for row in self.of(kind)), default=default) or default
 
+    def kept(self, key: str, default: int) -> int:
+        """What all members keep of a history, also where one keeps more."""
+        return min((number(row, key) or default for row in self.of("boot")), default=default)
+
     @cached_property
     def copies(self) -> int:
         """Q, as the plan or the members state it."""

@@ -48,8 +48,6 @@ Groups = Annotated[
         description=f"write what the members' cluster.groups is, at most {MAX_GROUPS}",
     ),
 ]  # fmt: skip
-Count = Annotated[int, Meta(ge=1, description="write what it is in the members' [history]")]
-Seconds = Annotated[float, Meta(gt=0, description="write seconds, as in the members' [history]")]
 Patience = Annotated[
     float, Meta(gt=0, le=600, description="write how many seconds a hook may take, at most 600")
 ]
@@ -130,13 +128,6 @@ class OwnClusterPart(Section, frozen=True, kw_only=True):
     zookeepers: tuple[OwnServer, ...] = msgspec.field(name="zookeeper", default=())
 
 
-class OwnHistory(Section, frozen=True, kw_only=True):
-    """`[history]`: how much members keep, as in their configuration."""
-
-    max_messages: Count = 1000
-    max_age: Seconds = 180.0
-
-
 class OwnTrace(Section, frozen=True, kw_only=True):
     """`[trace]`: how members call the run, and where their rows are unless a hook brings them."""
 
@@ -173,7 +164,6 @@ class OwnFile(Section, frozen=True, kw_only=True):
     """A cluster that others started, and how to break it."""
 
     cluster: OwnClusterPart
-    history: OwnHistory
     trace: OwnTrace
     hooks: OwnHooks
 

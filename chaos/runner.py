@@ -145,8 +145,6 @@ def _announce(plan: Plan, load: str, stage: Stage, trace: TraceWriter) -> None:
         "minutes": plan.minutes,
         "load": load,
         "slow_clients": ",".join(find_load(load).slow_clients),
-        "max_messages": stage.max_messages,
-        "max_age_ms": round(stage.max_age * 1000),
         "require": ",".join(plan.requires),
     }
     note(trace, "run", extra)

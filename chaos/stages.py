@@ -26,8 +26,6 @@ class Stage(ABC):
 
     run = ""  # its name, if somebody else has given it
     prefix = PREFIX
-    max_messages = cluster.MAX_MESSAGES
-    max_age = cluster.MAX_AGE
     namespaces = False
     lacking = ""
     possible: frozenset[str]
@@ -96,8 +94,6 @@ class OthersMaking(Stage):
         self.place = path.absolute().parent
         self.run = self.file.trace.run
         self.prefix = prefix_of(self.file)
-        self.max_messages = self.file.history.max_messages
-        self.max_age = self.file.history.max_age
         self.possible = own_cluster.possible_kinds(self.file)
         self._ids = [member.id for member in self.file.cluster.members]
 

@@ -122,14 +122,19 @@ class Prepared:
             told = F.max(F.when(F.col("kind") == kind, number(key)))
             return F.coalesce(told, F.lit(default)).alias(key)
 
+        def kept(key: str, default: int) -> Column:
+            """By all members, also where one keeps more."""
+            told = F.min(F.when(F.col("kind") == "boot", number(key)))
+            return F.coalesce(told, F.lit(default)).alias(key)
+
         booted = F.when(F.col("kind") == "boot", F.col("node"))
         return (
             self.few.groupBy("run")
             .agg(
                 highest("run", "faults", 1),
                 highest("run", "groups", 1),
-                highest("run", "max_messages", 1000),
-                highest("run", "max_age_ms", 180_000),
+                kept("max_messages", 1000),
+                kept("max_age_ms", 180_000),
                 highest("boot", "copies", 1),
                 F.max(F.when(F.col("kind") == "run", extra("require"))).alias("require"),
                 highest("boot", "sample", 1),
@@ -287,7 +292,8 @@ class Prepared:
 
         `hits` are the members that it may take away: of a broken pair, one is enough; they count as
         away until `away_until`, null if they stay. `at` are the contacts whose clients may have to
-        wait for them. Until `keeper_until` nobody can be elected; null: elections go on.
+        wait for them. Until `keeper_until` nobody can be elected; null: elections go on. `missed`:
+        the moment that it waited for did not come.
         """
         off = F.max(F.when(F.col("kind") == "fault_off", F.col("t_wall")))
         hit = F.coalesce(F.max(extra("hit")), F.max(extra("target")), F.lit(""))
@@ -313,6 +319,7 @@ class Prepared:
                 F.min(F.when(F.col("kind") == "fault_on", F.col("t_wall"))).alias("on_at"),
                 F.coalesce(off, F.lit(NEVER)).alias("off_at"),
                 hit.alias("hit"),
+                F.coalesce(F.max(flag("missed")), F.lit(False)).alias("missed"),
             )
             .where(F.col("on_at").isNotNull())
             .join(F.broadcast(self.runs.select("run", "nodes")), "run")

@@ -81,8 +81,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 # What must be a number in `extra`, where it is said.
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "run": ("faults", "groups", "max_messages", "max_age_ms"),
-    "boot": ("copies", "sample"),
+    "run": ("faults", "groups"),
+    "boot": ("copies", "sample", "max_messages", "max_age_ms"),
     **dict.fromkeys(("open", "normal"), ("floor",)),
     "window": ("head",),
     "sub_status": ("asked", "first", "missed"),

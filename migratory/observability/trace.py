@@ -37,6 +37,8 @@ class MemberTrace:
             "copies": str(ctx.cluster.copies),
             "promises": str(ctx.cluster.promises),
             "sample": str(writer.sample),
+            "max_messages": str(ctx.retention.max_messages),
+            "max_age_ms": str(ctx.retention.max_age_ms),
         }
         writer.row("boot", extra=extra)
 

@@ -26,9 +26,11 @@ FLAPPING, TRUANT = 0, SUBS - 1
 FAULTS = ("delivery", "quorum", "read")
 RUN = {
     "members": "m1,m2,m3", "faults": "1", "groups": str(GROUPS), "seed": "1", "scenario": "bench",
+}  # fmt: skip
+BOOT = {
+    "uuid": "u", "members": "m1,m2,m3", "copies": "2", "promises": "2",
     "max_messages": str(HELD), "max_age_ms": "1000000000",
 }  # fmt: skip
-BOOT = {"uuid": "u", "members": "m1,m2,m3", "copies": "2", "promises": "2"}
 
 
 def tell(trace: Trace) -> None:

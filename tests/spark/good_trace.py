@@ -68,7 +68,8 @@ class Cluster:
 
     def boot(self, node: str) -> None:
         """A member starts."""
-        self.write(node, "boot", {"uuid": "u", "members": "m1,m2,m3", "copies": 2, "promises": 2})
+        told = {"uuid": "u", "members": "m1,m2,m3", "copies": 2, "promises": 2}
+        self.write(node, "boot", {**told, "max_messages": HELD, "max_age_ms": 600_000})
 
     def take_over(self, g: int, winner: str, floor: int | None = None) -> None:
         """The next epoch, of the living members; a new floor empties the group."""
@@ -231,7 +232,7 @@ def good_trace(run: str, quiet: int = 5, away: int = 7) -> list[Row]:
     cluster = Cluster(run)
     kill = {"fault": "kill", "target": "m1", "id": "f1"}
     start = {"members": "m1,m2,m3", "faults": 1, "groups": 2, "seed": 7, "scenario": "good"}
-    cluster.write("runner", "run", {**start, "max_messages": HELD, "max_age_ms": 600_000})
+    cluster.write("runner", "run", start)
     cluster.write("runner", "plan", kill)
     for node in MEMBERS:
         cluster.boot(node)
