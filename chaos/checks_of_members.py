@@ -182,7 +182,8 @@ def non_vacuous(ledger: Ledger) -> Iterator[Violation]:
     if busy < groups:
         lacks.append(f"{busy} of {groups} groups had traffic")
     plans = (extra(row, "id") for row in ledger.of("plan"))
-    lacks += [f"{name} never happened" for name in plans if name not in ledger.faults]
+    missed = {extra(row, "id") for row in ledger.of("fault_off") if flag(row, "missed")}
+    lacks += [f"{n} never happened" for n in plans if n not in ledger.faults or n in missed]
     phases = sorted((row["t_wall"], extra(row, "phase")) for row in ledger.of("phase"))
     ends = [*(at for at, _ in phases[1:]), 2**62]
     quiet = [(at, end) for (at, name), end in zip(phases, ends, strict=False) if name == "quiet"]

@@ -15,6 +15,7 @@ import trio
 
 from chaos.cable import Trouble, carry
 from chaos.cluster import CLIENTS, Cluster, namespaces_of
+from chaos.network import SLOW_RATE
 from chaos.processes import Program
 from chaos.sockets import reset_connections
 
@@ -28,13 +29,19 @@ Hold = Callable[[str], Awaitable[None]]
 
 
 class Turns(Protocol):
-    """The hold of a fault that goes from one member to the next, or takes a while to break."""
+    """The hold of a fault that takes a while to break: it has turns, or waits for a moment."""
 
     def begin(self, hit: str) -> None:
         """It begins to hit; nobody waits for its moment any more."""
 
     async def __call__(self, hit: str) -> None:
         """As any hold."""
+
+    async def rest(self) -> None:
+        """What is left of the planned time since it began."""
+
+    def missed(self) -> None:
+        """The moment that it waited for did not come: this is not the fault that was planned."""
 
     def turn(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A block in which it has hold of this member."""
@@ -128,11 +135,11 @@ async def _flap(cluster: Cluster, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def slowed(cluster: Cluster, name: str) -> AsyncIterator[None]:
+async def slowed(cluster: Cluster, name: str, rate: str = SLOW_RATE) -> AsyncIterator[None]:
     """A host's cable carries little."""
     async with cluster.cables[name]:  # a fault that came late may meet another one
         network = namespaces_of(cluster)
-        network.slow(name)
+        network.slow(name, rate)
         try:
             yield
         finally:

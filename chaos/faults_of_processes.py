@@ -24,6 +24,9 @@ PATIENCE = 30.0  # seconds that a restarted member has to be NORMAL, and an orde
 TENTH = (0.09, 0.01)  # seconds frozen and running: a tenth of a processor
 ARRIVED = 0.3  # seconds until all that was sent has been acknowledged: TCP repeats nothing later
 ASLEEP = 1.2  # seconds that a sleepwalker sleeps at least: longer than others wait for it
+AWAKE = 1.0  # seconds that a process which wakes too late has at least
+MOMENT = 15.0  # seconds that a fault waits for the moment in which it is to strike once more
+RECOVERING_RATE = "4mbit"  # the states of a run's groups take a second or a few
 LOOK = 0.02  # seconds between two looks at a member that recovers
 
 
@@ -40,17 +43,19 @@ async def kill(cluster: Cluster, name: str, hold: Hold) -> None:
             cluster.start(name)
 
 
-async def kill_recovering(cluster: Cluster, name: str, hold: Hold) -> None:
+async def kill_recovering(cluster: Cluster, name: str, hold: Turns) -> None:
     """Kill -9, and once more when the member is back and has got some of its groups, not all."""
-    async with cluster.replacing(name):
+    # Over a slow link, so that this moment lasts.
+    async with cluster.replacing(name), slowed(cluster, name, RECOVERING_RATE):
         cluster.kill(name)
+        hold.begin(name)
         try:
-            # Over a slow link, so that this moment lasts.
-            async with slowed(cluster, name), trio.open_nursery() as nursery:
-                nursery.start_soon(hold, name)
-                with trio.move_on_after(PATIENCE):
-                    await _recover_halfway(cluster, name)
-                cluster.kill(name)
+            with trio.move_on_after(MOMENT) as waited:
+                await _recover_halfway(cluster, name)
+            if waited.cancelled_caught:
+                hold.missed()
+            cluster.kill(name)
+            await hold.rest()
         finally:
             cluster.kill(name)
             cluster.start(name)
@@ -67,28 +72,27 @@ async def _recover_halfway(cluster: Cluster, name: str) -> None:
         got = sum(each["status"] == "NORMAL" for each in status["groups"]) if status else 0
 
 
-async def zombie(cluster: Cluster, name: str, hold: Hold) -> None:
+async def zombie(cluster: Cluster, name: str, hold: Turns) -> None:
     """A frozen process is replaced on a host with the same addresses, and wakes beside it."""
     async with cluster.replacing(name), cluster.cables[name]:
         network, old = namespaces_of(cluster), cluster.programs[name]
         old.pause()
+        hold.begin(name)
         cluster.strays.append(old)
         port = network.replace(name)
         cluster.start(name)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_wake, cluster, name, old, port)
-                await hold(name)
-                nursery.cancel_scope.cancel()
+            with trio.move_on_after(MOMENT) as waited:
+                await _wait_normal(cluster, name)  # its replacement serves first
+            if waited.cancelled_caught:
+                hold.missed()
+            network.rejoin(port)
+            old.resume()
+            await trio.sleep(AWAKE)
+            await hold.rest()
         finally:
             network.leave(port)
             old.kill()
-
-
-async def _wake(cluster: Cluster, name: str, old: Program, port: int) -> None:
-    await _wait_normal(cluster, name)  # its replacement serves first
-    namespaces_of(cluster).rejoin(port)
-    old.resume()
 
 
 async def _wait_normal(cluster: Cluster, name: str) -> None:
@@ -168,34 +172,37 @@ async def pause(cluster: Cluster, name: str, hold: Hold) -> None:
         cluster.resume(name)
 
 
-async def sleepwalk(cluster: Cluster, name: str, hold: Hold) -> None:
+async def sleepwalk(cluster: Cluster, name: str, hold: Turns) -> None:
     """A frozen process is replaced, wakes without hearing any member, knows of nothing, and dies.
 
     After a mere pause the request to promise a higher epoch waits in its sockets; and as long as it
     lives, what it alone holds is not lost.
     """
+    others = [member for member in cluster.members if member != name]
     async with cluster.replacing(name):
         cluster.pause(name)
+        hold.begin(name)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_walk, cluster, name)
-                await hold(name)
-                nursery.cancel_scope.cancel()
+            await trio.sleep(ARRIVED)
+            with cuts(cluster, *((other, name) for other in others)):
+                with trio.move_on_after(MOMENT) as waited:
+                    await _wait_replaced(cluster, others[0], name)
+                if waited.cancelled_caught:
+                    hold.missed()
+                cluster.resume(name)
+                await trio.sleep(AWAKE)
+                await hold.rest()
+                cluster.kill(name)
         finally:
             cluster.kill(name)
             cluster.start(name)
 
 
-async def _walk(cluster: Cluster, name: str) -> None:
-    """Deafen it and wake it as soon as another member knows another coordinator in every group."""
-    await trio.sleep(ARRIVED)
-    others = [member for member in cluster.members if member != name]
-    with cuts(cluster, *((other, name) for other in others)):
-        await trio.sleep(ASLEEP)
-        while await _coordinates(cluster, others[0], name):  # noqa: ASYNC110 (it tells when asked)
-            await trio.sleep(LOOK)
-        cluster.resume(name)
-        await trio.sleep_forever()
+async def _wait_replaced(cluster: Cluster, other: str, name: str) -> None:
+    """Until another member knows other coordinators in every group of a member."""
+    await trio.sleep(ASLEEP)
+    while await _coordinates(cluster, other, name):  # noqa: ASYNC110 (it tells when asked)
+        await trio.sleep(LOOK)
 
 
 async def _coordinates(cluster: Cluster, asked: str, name: str) -> bool:

@@ -104,11 +104,13 @@ class _Holding:
         self, nemesis: Nemesis, fault: Fault, extra: dict[str, str], moment: trio.CancelScope
     ) -> None:
         self._nemesis, self._fault, self._extra, self._moment = nemesis, fault, extra, moment
+        self._began = 0.0
 
     def begin(self, hit: str) -> None:
         """From now on it has happened."""
         if self._fault.id not in self._nemesis.active:
             self._moment.deadline = float("inf")
+            self._began = trio.current_time()
             self._nemesis.active[self._fault.id] = f"{self._fault.kind} {hit}"
             self._nemesis.happened += 1
             self._nemesis.note("fault_on", {**self._extra, "hit": hit})
@@ -117,6 +119,15 @@ class _Holding:
         """It has hold: for the planned time."""
         self.begin(hit)
         await trio.sleep(self._fault.for_ms / 1000)
+
+    async def rest(self) -> None:
+        """What is left of the planned time since it began."""
+        await trio.sleep_until(self._began + self._fault.for_ms / 1000)
+
+    def missed(self) -> None:
+        """Its moment did not come; `fault_off` will say so."""
+        self._nemesis.happened -= 1
+        self._extra["missed"] = "true"
 
     @contextlib.contextmanager
     def turn(self, name: str) -> Iterator[None]:

@@ -177,11 +177,11 @@ class NamespaceNetwork(Network):
         """How many cuts are not healed."""
         return self._cuts.total()
 
-    def slow(self, name: str) -> None:
+    def slow(self, name: str, rate: str = SLOW_RATE) -> None:
         """Let little through, both ways."""
         space = self._spaces[name]
         for ip, link in ((space.ip, space.link), (self._switch.ip, space.port)):
-            ip.tc("add", "tbf", link, "1:", rate=SLOW_RATE, burst=4000, latency="300ms")
+            ip.tc("add", "tbf", link, "1:", rate=rate, burst=4000, latency="300ms")
 
     def unslow(self, name: str) -> None:
         """Let everything through again."""

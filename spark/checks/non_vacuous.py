@@ -70,7 +70,8 @@ def _missing_faults(trace: Prepared) -> DataFrame:
     plans = trace.few.where("kind = 'plan'").select(
         "run", extra("id").alias("id"), extra("fault").alias("fault")
     )
-    found = plans.join(trace.faults.select("run", "id"), ["run", "id"], "left_anti")
+    happened = trace.faults.where("not missed").select("run", "id")
+    found = plans.join(happened, ["run", "id"], "left_anti")
     return violations(found, "NON_VACUOUS", sentence("{} ({}) never happened", "fault", "id"))
 
 

@@ -121,6 +121,7 @@ class Told:
     def __init__(self) -> None:
         self.hits: list[str] = []
         self.go_on = trio.Event()
+        self.lacking = False
 
     def begin(self, hit: str) -> None:
         """It is told when it holds."""
@@ -129,6 +130,13 @@ class Told:
         """Wait until the test has seen enough."""
         self.hits.append(hit)
         await self.go_on.wait()
+
+    async def rest(self) -> None:
+        """As if no time were left."""
+
+    def missed(self) -> None:
+        """Its moment did not come."""
+        self.lacking = True
 
     @contextlib.contextmanager
     def turn(self, name: str) -> Iterator[None]:
@@ -166,6 +174,28 @@ async def test_a_rolling_restart_ends_when_a_member_does_not_get_well(
     with trio.fail_after(5):
         await processes.rolling_restart(cluster, "all", told)
     assert told.hits == ["all"]
+
+
+async def test_a_member_that_does_not_recover_is_not_killed_halfway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault waits a bounded time for its moment, and says that it did not come."""
+    network, lacking = open_network()
+    if not isinstance(network, NamespaceNetwork):
+        pytest.skip(lacking)
+    monkeypatch.setattr(processes, "MOMENT", 0.2)
+    plan = make_plan(SCENARIOS["kill-storm"], 1, 1.0, frozenset(KINDS))
+    cluster = Cluster(plan, network, tmp_path, "run", ("no_such_module",))
+    cluster.start("m1")
+    told = Told()
+    try:
+        with trio.fail_after(10):
+            await processes.kill_recovering(cluster, "m1", told)
+        assert told.lacking
+        assert "m1" not in cluster.down
+    finally:
+        await cluster.close()
+        network.close()
 
 
 async def test_nobody_ends_a_member_whose_rows_wait_for_room(

@@ -96,6 +96,12 @@ def counted_nobody_said_whom(rows: Rows) -> Rows:
     return rows
 
 
+def fault_missed_its_moment(rows: Rows) -> Rows:
+    """A fault began, and what it was planned for did not come."""
+    told(rows_of(rows, "fault_off")[0], missed="true")
+    return rows
+
+
 # As mutants.CAUGHT.
 OWED: dict[Mutant, str] = {
     silent_before_it_was_closed: "NO_LOSS",
@@ -110,5 +116,6 @@ OWED: dict[Mutant, str] = {
     refused_without_a_number: "",
     another_place_at_an_index: "AGREE ONCE",
     counted_nobody_said_whom: "COMMIT_BEFORE_SEE",
+    fault_missed_its_moment: "NON_VACUOUS",
 }
 EVERY = CAUGHT | OWED | SILENCE
