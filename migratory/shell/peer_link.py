@@ -6,8 +6,11 @@ a later boot or a later number replaces what was there, an earlier boot is refus
 
 Invariants: per peer, LinkUp and LinkDown alternate (but a LinkDown with `refused` may follow a
 LinkDown), and Received only comes between them; one bad link disturbs no other; every refusal is
-told to the other side by a Goodbye and logged once on both. A link that is silent for S/2 is
-broken, since TCP would take many seconds to notice that a cut has healed.
+told to the other side by a Goodbye and logged once on both.
+
+A link may hang long after a cut has healed, as TCP repeats what was lost after ever longer pauses.
+So one over which nothing came for S/8 is dialed anew beside it: the new one takes its place, unless
+the old one is heard meanwhile. One that is silent for S/2 is broken.
 
 Flow control: at most `WINDOW` bytes of the data connection are unprocessed at the peer; it says
 by Credit how far it is. Received frames need no queue bound of their own: each reader hands over
@@ -38,7 +41,7 @@ from migratory.shell.peer_hello import (
     refusal,
     stale,
 )
-from migratory.shell.peer_socket import Address, PeerSocket, connect
+from migratory.shell.peer_socket import Address, PeerSocket, connect, reach
 from migratory.wire.ids import NO_BOOT, Boot
 from migratory.wire.peer import Credit, Goodbye, Hello, PeerMessage
 from migratory.wire.peer_codec import MAX_FRAME, FrameError
@@ -80,6 +83,10 @@ class Link:
         self.credited = 0  # bytes of the data connection for which the peer has its credit
         self.heard = now
         self.scope = trio.CancelScope()  # of the tasks that serve the link
+
+
+class _NotMissedError(Exception):
+    """The link that was to be replaced has been heard."""
 
 
 class _Half:
@@ -353,24 +360,39 @@ class Mesh:
     # ---- the dialing side ----------------------------------------------------------------------
 
     async def _dial(self, peer: _Peer) -> None:
+        assert self._nursery is not None
         backoff = BACKOFF_FIRST
         while not self._leaving:
             try:
                 with trio.fail_after(self._session / 4):
                     link = await self._greet(peer)
-            except (OSError, EOFError, trio.TooSlowError, FrameError, _RefusedError) as error:
+            except (trio.TooSlowError, _NotMissedError):
+                await self._until_missed(peer)
+                continue
+            except (OSError, EOFError, FrameError, _RefusedError) as error:
                 self._note_refusal(peer, error)
-                await trio.sleep(backoff * random.uniform(0.5, 1))
-                backoff = min(2 * backoff, BACKOFF_LAST)
             else:
                 before = trio.current_time()
-                await self._serve(peer, link)
+                self._nursery.start_soon(self._serve, peer, link)
+                await self._until_missed(peer)
                 # A link that breaks is redialed at once; one that never stands is not.
                 if trio.current_time() - before > BACKOFF_LAST:
                     backoff = BACKOFF_FIRST
-                else:
-                    await trio.sleep(backoff * random.uniform(0.5, 1))
-                    backoff = min(2 * backoff, BACKOFF_LAST)
+                    continue
+            await trio.sleep(backoff * random.uniform(0.5, 1))
+            backoff = min(2 * backoff, BACKOFF_LAST)
+
+    async def _until_missed(self, peer: _Peer) -> None:
+        """Wait until there is no link, or one over which nothing comes."""
+        while (left := self._patience(peer)) > 0:
+            with trio.move_on_after(left):
+                await peer.down.wait()
+
+    def _patience(self, peer: _Peer) -> float:
+        """How long the present link may still be silent; 0 without one."""
+        link = peer.link
+        due = 0.0 if link is None else link.heard + self._session / 8
+        return max(0.0, due - trio.current_time())
 
     async def _greet(self, peer: _Peer) -> Link:
         """Dial both connections and exchange Hellos on them."""
@@ -379,10 +401,9 @@ class Mesh:
         opened: list[PeerSocket] = []
         try:
             for channel in (DATA, CONTROL_CHANNEL):
-                connection = await connect(peer.address, MAX_FRAME)
+                connection = await reach(peer.address, MAX_FRAME, self._session / 16)
                 opened.append(connection)
-                connection.write([self._me.hello(channel, peer.number)])
-                made[channel] = (await self._welcome(peer, connection), connection)
+                made[channel] = (await self._welcome(peer, connection, channel), connection)
         except BaseException:
             for connection in opened:
                 connection.close()
@@ -394,7 +415,11 @@ class Mesh:
             raise EOFError("the peer was restarted between its two answers")
         return self._open(peer, hello, data, control)
 
-    async def _welcome(self, peer: _Peer, connection: PeerSocket) -> Hello:
+    async def _welcome(self, peer: _Peer, connection: PeerSocket, channel: str) -> Hello:
+        """Say Hello and hear the answer, if there is still a need for it."""
+        if self._patience(peer):
+            raise _NotMissedError
+        connection.write([self._me.hello(channel, peer.number)])
         answer = await connection.read_first()
         if isinstance(answer, Goodbye):
             self._told(peer, answer)
@@ -412,7 +437,8 @@ class Mesh:
         raise _RefusedError(goodbye.code)
 
     def _note_refusal(self, peer: _Peer, error: Exception) -> None:
-        if isinstance(error, ConnectionRefusedError) and not peer.refused:
+        alone = peer.link is None and not peer.refused
+        if alone and isinstance(error, ConnectionRefusedError):
             peer.refused = True
             self._post(LinkDown(peer.name, refused=True))
 

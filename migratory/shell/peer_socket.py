@@ -137,6 +137,40 @@ async def connect(address: Address, limit: int) -> PeerSocket:
     return PeerSocket(sock, limit)
 
 
+async def reach(address: Address, limit: int, every: float) -> PeerSocket:
+    """Connect with one more try beside the others from time to time, until the first is answered.
+
+    The kernel repeats a lost SYN after one second and then ever later, however soon a cut heals.
+    """
+    found: list[PeerSocket] = []
+    failed: list[OSError] = []
+
+    async def attempt() -> None:
+        try:
+            found.append(await connect(address, limit))
+        except OSError as error:
+            failed.append(error)
+        nursery.cancel_scope.cancel()
+
+    async def attempts() -> None:
+        while True:
+            nursery.start_soon(attempt)
+            await trio.sleep(every)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempts)
+    except BaseException:
+        for connection in found:
+            connection.close()
+        raise
+    for connection in found[1:]:
+        connection.close()
+    if not found:
+        raise failed[0]
+    return found[0]
+
+
 def listen(address: Address) -> socket.socket:
     """Bind a listening socket; OSError with EADDRINUSE when someone has the address."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

@@ -13,11 +13,12 @@ from coordinator.events import LinkDown, LinkUp, Received
 from migratory.shell.bell import Bell
 from migratory.shell.peer_hello import CONTROL_CHANNEL, DATA, Identity
 from migratory.shell.peer_link import WINDOW, LinkEvent, Mesh, Superseded, answers_hello
-from migratory.shell.peer_socket import Address, PeerSocket, connect, listen
+from migratory.shell.peer_socket import Address, PeerSocket, connect, listen, reach
 from migratory.wire.entry import Entry
 from migratory.wire.ids import NO_BOOT, Boot
 from migratory.wire.peer import Ack, App, Goodbye, Heartbeat, Hello, PeerMessage
 from migratory.wire.peer_codec import MAX_FRAME
+from tests.unit.hanging_cable import HangingCable
 
 MEMBERS = ("a", "b", "c")
 FIRST = Boot(1, "u1")
@@ -361,6 +362,80 @@ async def test_a_silent_link_is_broken(net: Net) -> None:
         await b.linked()
         await b.until(lambda: LinkDown("a", refused=False) in b.events)
         assert trio.current_time() - began >= 0.4
+
+
+async def test_a_link_that_hangs_is_replaced(net: Net) -> None:
+    """A connection can hang though its peer can be reached: a new one takes its place in time."""
+    b = Side(net, "b", session=8.0)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        a = Side(net | {"b": door.getsockname()[:2]}, "a", session=8.0)
+        async with running(a, b) as nursery:
+            cable = HangingCable(door, net["b"])
+            nursery.start_soon(cable.run)
+            await a.linked()
+            await b.linked()
+            cable.hang()
+            began = trio.current_time()
+            await a.linked(2)
+            await b.linked(2)
+            assert trio.current_time() - began < 4.0  # it would have been broken after that
+        assert a.events.count(LinkDown("b", refused=False)) == 1
+
+
+async def test_a_link_that_is_heard_in_time_is_kept(net: Net) -> None:
+    """Whoever was silent for a moment needs no new link: what is under way would be lost."""
+    b = Side(net, "b", session=8.0)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        a = Side(net | {"b": door.getsockname()[:2]}, "a", session=8.0)
+        async with running(a, b) as nursery:
+            cable = HangingCable(door, net["b"])
+            nursery.start_soon(cable.run)
+            await a.linked()
+            await b.linked()
+            cable.hang(new=True)
+            await cable.until(lambda: len(cable.wires) == 3)
+            cable.go_on(2)
+            b.mesh.send("a", [], [Ack(1, 0, 1, 1)])
+            await a.until(lambda: a.messages() == [Ack(1, 0, 1, 1)])
+            cable.go_on(3)
+            await cable.until(lambda: not cable.wires[2].open)
+        assert LinkDown("b", refused=False) not in a.events
+        assert LinkDown("a", refused=False) not in b.events
+
+
+async def test_a_dial_that_is_not_answered_is_repeated_beside_itself(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel repeats a lost SYN too late: further tries are made, and one of them is kept."""
+    third = trio.Event()
+    tries: list[Address] = []
+
+    async def counted(address: Address, limit: int) -> PeerSocket:
+        tries.append(address)
+        if len(tries) == 3:
+            third.set()
+        return await connect(address, limit)
+
+    monkeypatch.setattr("migratory.shell.peer_socket.connect", counted)
+    with contextlib.ExitStack() as held:
+        door = held.enter_context(socket.socket())
+        door.bind(("127.0.0.1", 0))
+        door.listen(0)
+        crowd = [held.enter_context(socket.socket()) for _ in range(2)]
+        for one in crowd:  # a full queue: the kernel drops further SYNs
+            one.setblocking(False)
+            one.connect_ex(door.getsockname())
+
+        async def make_room() -> None:
+            await third.wait()
+            door.accept()[0].close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make_room)
+            with trio.fail_after(10):
+                (await reach(door.getsockname(), MAX_FRAME, 0.02)).close()
+    with pytest.raises(ConnectionRefusedError):
+        await reach(net["b"], MAX_FRAME, 0.02)
 
 
 async def test_strangers_are_harmless(net: Net) -> None:
