@@ -51,18 +51,27 @@ def no_below_promise(ledger: Ledger) -> Iterator[Violation]:
 
 
 def recover_silent(ledger: Ledger) -> Iterator[Violation]:
-    """Before it is normal in a group, a life gives no counted promise and no acknowledgement."""
-    kinds = ("promise", "ack", "normal", "install", "append", "commit")
+    """While it is not normal in a group, a life gives no counted promise and acknowledges nothing.
+
+    It is not before its row says so, nor after one that says that a floor made it forget.
+    """
+    kinds = ("promise", "ack", "normal", "install", "append", "commit", "floor")
     for rows in ledger.lives(*kinds).values():
-        installed = False
+        normal = installed = False
         for row in rows:
             kind = row["kind"]
-            if kind == "normal":
-                break
-            installed = installed or kind == "install"
+            if forgets(row):
+                normal = installed = False
+            normal = normal or kind == "normal"
+            installed = installed or normal or kind == "install"
             counted = kind == "ack" or (kind == "promise" and flag(row, "normal"))
-            if counted or (kind in {"append", "commit"} and not installed):
+            if (counted and not normal) or (kind in {"append", "commit"} and not installed):
                 yield found(ledger, "RECOVER_SILENT", row, f"{kind} of {row['proc']}")
+
+
+def forgets(row: Row) -> bool:
+    """Whether a member holds nothing of a group from here on."""
+    return bool(row["kind"] == "floor" and extra(row, "normal") == "false")
 
 
 def unavail(ledger: Ledger) -> Iterator[Violation]:

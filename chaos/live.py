@@ -30,6 +30,7 @@ import trio
 from cyclopts import App
 
 from chaos.checker import Violation, check
+from chaos.checks_of_members import forgets
 from chaos.ledger import Key, Row, extra, number
 
 OF_LIVES = ("RECOVER_SILENT",)  # what is remembered of a life for other checks is no measure here
@@ -47,6 +48,7 @@ VIOLATIONS = 1000  # are counted, then the verdict is clear
 NICE = 10  # a view must not disturb what it shows
 PART = 8 << 20  # bytes of a file that are taken in one turn
 ANEW = {"gap", "reset", "fresh"}
+STATES = ("normal", "install")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -135,7 +137,9 @@ class Memory:
             _limit(self._epochs[group], EPOCHS)
         if kind == "commit":
             self._add_entry(row)
-        if kind not in {"elect", "append", "floor"}:
+        if forgets(row):
+            self._add_loss(row)
+        elif kind not in {"elect", "append", "floor"}:
             self._add_life(row)
 
     def _add_entry(self, row: Row) -> None:
@@ -149,13 +153,23 @@ class Memory:
         self._ends[group] = max(idx, end)
 
     def _add_life(self, row: Row) -> None:
-        """The highest epoch of each kind of act; when the life first had a state and was normal."""
+        """The highest epoch of each kind of act; when the life first had a state and was normal.
+
+        And when again, after it lost all of the group.
+        """
         kept = self._life(row)
         key = (row["kind"], row["group"])
-        if row["kind"] in {"normal", "install"}:
-            kept.setdefault(("first", *key), row)
+        if row["kind"] in STATES:
+            time = "again" if ("loss", row["group"]) in kept else "first"
+            kept.setdefault((time, *key), row)
         if key not in kept or kept[key]["epoch"] <= row["epoch"]:
             kept[key] = row
+
+    def _add_loss(self, row: Row) -> None:
+        kept, group = self._life(row), row["group"]
+        kept["loss", group] = row
+        for kind in STATES:
+            kept.pop(("again", kind, group), None)
 
     def _life(self, row: Row) -> dict[Key, Row]:
         boots, node, boot = self._boots[row["node"]], row["node"], row["boot"]

@@ -342,11 +342,11 @@ class Replica:
     def raise_floor(self, floor: int) -> None:
         """The group's history begins anew elsewhere: what this member holds of it is void."""
         assert floor > self.floor
+        self.normal = False
         self.ctx.note("floor", self.g, floor, self.log.last, f"was {self.floor}")
         if self.role is not Role.FOLLOWER:
             self.step_down("the floor rose")
         self.floor = floor
-        self.normal = False
         self.incoming = None
         self.clear()
         self.ctx.ready.installed.append(self.g)  # subscribers are told that history was lost

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark.prepared import Prepared
 
 KINDS = (
-    *("promise", "open", "append", "ack", "commit", "normal", "install", "quorum", "told"),
+    *("promise", "open", "append", "ack", "commit", "normal", "install", "quorum", "told", "floor"),
 )  # fmt: skip
 RISING = ("promise", "open", "ack", "commit", "normal")
 ERA = 2**40  # indexes stay below: one number orders indexes of all eras
@@ -35,8 +35,8 @@ def broken_acts(trace: Prepared) -> DataFrame:
     rules = {
         "fell": _any(fell),
         "below": binds & (epoch < F.col("above_promise")),
-        "unready": (counted & F.col("normal_before").isNull())
-        | (holds & F.col("state_before").isNull()),
+        "unready": (counted & ~F.coalesce("normal_before", F.lit(False)))
+        | (holds & ~F.coalesce("state_before", F.lit(False))),
         "early": (kind == "commit")
         & (F.col("copies") > 1)
         & (F.col("mark") > F.coalesce("granted", F.lit(-1))),
@@ -77,11 +77,16 @@ def _with_past(trace: Prepared) -> DataFrame:
     return acts.select(
         "*",
         *highest,
-        F.max(F.when(kind == "normal", 1)).over(past).alias("normal_before"),
-        F.max(F.when(kind.isin("normal", "install"), 1)).over(past).alias("state_before"),
+        _latest(kind == "normal").over(past).alias("normal_before"),
+        _latest(kind.isin("normal", "install")).over(past).alias("state_before"),
         F.max("grant").over(past).alias("granted"),
         stored.over(past).alias("stored_before"),
     )
+
+
+def _latest(gains: Column) -> Column:
+    """Yes since an act by which a member gains something, no since one that lost it all."""
+    return F.last(F.when(gains, True).when(F.col("loses"), False), ignorenulls=True)
 
 
 def grounds(trace: Prepared) -> DataFrame:
@@ -110,6 +115,7 @@ def grounds(trace: Prepared) -> DataFrame:
             *("run", "group", "topic", "proc", "n", "kind", "epoch", "idx", "own"),
             *("opened_at", "copies", "sample"),
             F.when(kind == "promise", flag("normal")).alias("counts"),
+            ((kind == "floor") & (extra("normal") == "false")).alias("loses"),
             F.when(kind == "quorum", F.size(F.array_remove(F.array_distinct(by), ""))).alias(
                 "others"
             ),

@@ -19,15 +19,17 @@ from spark.faults import TraceError
 
 LOCAL = {
     "spark.ui.enabled": "false",
-    # The checks say themselves how rows lie; replanning would break what they share.
-    "spark.sql.adaptive.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-# Joins by more columns than the shared shuffle's are still served by it.
-SHARED = {"spark.sql.requireAllClusterKeysForCoPartition": "false"}
+# On any master: joins by more columns than the shared shuffle's are still served by it, and the
+# checks say themselves how rows lie, so replanning would break what they share.
+SHARED = {
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
 SMALL = 1_000_000  # rows: below, compiling takes longer than a trace does
 PART = 500_000  # rows of a partition
 GIB = 1 << 30

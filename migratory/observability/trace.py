@@ -50,8 +50,10 @@ class MemberTrace:
                 row(note.kind, group=g, epoch=epoch, idx=note.idx)
             case "quorum":
                 row("quorum", group=g, epoch=epoch, idx=note.idx, extra={"by": note.detail})
-            case "elect" | "floor":
-                row(note.kind, group=g, epoch=epoch)
+            case "elect":
+                row("elect", group=g, epoch=epoch)
+            case "floor":  # whoever gives the history up itself keeps what it holds
+                row("floor", group=g, epoch=epoch, extra={"normal": flag(self._replicas[g].normal)})
             case "promised":  # every promise, not only those that a candidate asked for
                 extra = {"to": note.detail, "normal": flag(self._replicas[g].normal)}
                 row("promise", group=g, epoch=epoch, idx=note.idx, extra=extra)

@@ -9,9 +9,10 @@ from spark.prepared import Prepared
 
 
 def check(trace: Prepared) -> DataFrame:
-    """Before it is normal in a group, a life gives no counted promise and no acknowledgement.
+    """While it is not normal in a group, a life gives no counted promise and acknowledges nothing.
 
-    It stores and applies nothing before that either, except what it installs.
+    It stores and applies nothing then either, except what it installs. A floor that makes it forget
+    ends what it was.
     """
     told = sentence("{} of epoch {} at {} row {}, not yet normal", "kind", "epoch", "proc", "n")
     return violations(trace.acts.where("unready"), "RECOVER_SILENT", told)

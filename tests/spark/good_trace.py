@@ -78,7 +78,7 @@ class Cluster:
         self.write(winner, "elect", group=g, epoch=epoch)
         for node in sorted(self.alive):
             if empty and self.floor[g]:
-                self.write(node, "floor", group=g, epoch=epoch)
+                self.write(node, "floor", {"normal": "false"}, group=g, epoch=epoch)
             told = {"to": winner, "normal": str(not empty).lower()}
             self.write(node, "promise", told, group=g, epoch=epoch, idx=self.idx[g])
         if empty:

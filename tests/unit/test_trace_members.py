@@ -67,7 +67,8 @@ def check(rows: list[Row]) -> None:
             case "normal":
                 normal.add(g)
             case "floor":
-                normal.discard(g)
+                if row.extra == {"normal": "false"}:
+                    normal.discard(g)
                 granted[g] = 0
 
 
