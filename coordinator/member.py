@@ -177,6 +177,7 @@ class Member:
         self._heard(peer)
         self.ctx.send(event.peer, self._heartbeat())
         for replica in self.replicas:
+            replica.begin_transfer_anew(event.peer)
             if replica.leading is not None:
                 replica.leading.reset_follower(event.peer)
             elif replica.bid is not None and event.peer not in replica.bid.proms:

@@ -351,6 +351,14 @@ class Replica:
         self.clear()
         self.ctx.ready.installed.append(self.g)  # subscribers are told that history was lost
 
+    def begin_transfer_anew(self, peer: str) -> None:
+        """A link to this peer is new: it has given up what it was transferring on the one before.
+
+        The stream goes on, so a transfer that waits for a lost chunk would look alive.
+        """
+        if self.incoming is not None and self.incoming.leader == peer:
+            self.incoming = None
+
     # ---- who coordinates -----------------------------------------------------------------------
 
     def learn_leader(self, member: str, epoch: int) -> None:

@@ -91,7 +91,7 @@ class Incoming:
         self.state.begin(head.base, head.base_epoch, head.gt)
         self.n = 0
         self.final: SyncChunk | None = None
-        self.touched = replica.ctx.now  # something of the transfer arrived
+        self.touched = replica.ctx.now  # what it waits for came nearer: chunks, then entries
         self.asked = replica.ctx.now
         self._pull()
 
@@ -121,7 +121,8 @@ class Incoming:
             return True
         # The stream of one epoch is one sequence of entries: what is staged is never changed.
         if fresh := message.entries[len(self.staged) - at :]:
-            self.touched = self.replica.ctx.now
+            if self.final is not None:  # before it, a stream that goes on says nothing of chunks
+                self.touched = self.replica.ctx.now
             self.staged.extend(fresh)
         self.commit = max(self.commit, message.commit)
         self._finish()

@@ -103,6 +103,10 @@ class _Half:
         same = (mine.boot, mine.link) == (hello.boot, hello.link)
         return same and mine.channel != hello.channel
 
+    def is_later_than(self, hello: Hello) -> bool:
+        """Whether it was dialed after this one."""
+        return (self.hello.boot, self.hello.link) > (hello.boot, hello.link)
+
 
 class _Peer:
     """What is known of another member."""
@@ -232,6 +236,8 @@ class Mesh:
     def _open(self, peer: _Peer, hello: Hello, data: PeerSocket, control: PeerSocket) -> Link:
         """Both connections have been greeted: this is the peer's link from now on."""
         if peer.link is not None:
+            silent = round(trio.current_time() - peer.link.heard, 2)
+            log.info("link_replaced", peer=peer.name, seconds=silent)
             self._drop(peer, peer.link)
         link = Link(hello.boot, hello.link, data, control, trio.current_time())
         peer.link = link
@@ -275,11 +281,11 @@ class Mesh:
     async def _read(self, peer: _Peer, link: Link, connection: PeerSocket) -> None:
         try:
             messages = connection.early
-            while True:
+            while peer.link is link:
                 if messages:
-                    link.heard = trio.current_time()
                     self._received(peer, link, connection, messages)
                 messages = await connection.read()
+                link.heard = trio.current_time()  # any byte is a sign of life
         except FrameError as error:
             log.warning("peer_sent_bad_frame", peer=peer.name, code=error.code, detail=error.detail)
             connection.finish([Goodbye(error.code, error.detail)])
@@ -437,8 +443,10 @@ class Mesh:
         raise _RefusedError(goodbye.code)
 
     def _note_refusal(self, peer: _Peer, error: Exception) -> None:
-        alone = peer.link is None and not peer.refused
-        if alone and isinstance(error, ConnectionRefusedError):
+        refused = isinstance(error, ConnectionRefusedError) and not peer.refused
+        if refused and not self._patience(peer):
+            if peer.link is not None:
+                self._drop(peer, peer.link)
             peer.refused = True
             self._post(LinkDown(peer.name, refused=True))
 
@@ -540,9 +548,10 @@ class Mesh:
 
     def _admit(self, peer: _Peer, hello: Hello, connection: PeerSocket) -> _Half | None:
         """Answer a Hello, and open the link when both connections of it are there."""
-        present = peer.link
-        if present is not None and (hello.boot, hello.link) <= (present.boot, present.number):
-            connection.close()  # dialed before the present link was, and met only now
+        present, half = peer.link, peer.half
+        late = present is not None and (hello.boot, hello.link) <= (present.boot, present.number)
+        if late or (half is not None and half.is_later_than(hello)):
+            connection.close()  # dialed before what is there now was, and met only now
             return None
         connection.frames.limit = MAX_FRAME
         try:

@@ -14,6 +14,7 @@ import errno
 import os
 import socket
 from collections import deque
+from typing import Any
 
 import trio
 
@@ -24,6 +25,7 @@ READ_SIZE = 256 << 10
 MAX_WAITING = 64 << 20
 
 Address = tuple[str, int]
+Place = tuple[int, int, int, str, Any]  # as getaddrinfo tells it
 
 
 class PeerSocket:
@@ -118,8 +120,16 @@ class PeerSocket:
 
 async def connect(address: Address, limit: int) -> PeerSocket:
     """Open a connection; OSError (ConnectionRefusedError among them) when there is none."""
-    found = await trio.socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, where = found[0]
+    return await dial(await _look_up(address), limit)
+
+
+async def _look_up(address: Address) -> Place:
+    return (await trio.socket.getaddrinfo(*address, type=socket.SOCK_STREAM))[0]
+
+
+async def dial(place: Place, limit: int) -> PeerSocket:
+    """Open a connection to a place that was looked up; OSError when there is none."""
+    family, kind, protocol, _, where = place
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
     try:
         problem = sock.connect_ex(where)
@@ -142,12 +152,13 @@ async def reach(address: Address, limit: int, every: float) -> PeerSocket:
 
     The kernel repeats a lost SYN after one second and then ever later, however soon a cut heals.
     """
+    place = await _look_up(address)  # once: look-ups may hang, and each takes a thread
     found: list[PeerSocket] = []
     failed: list[OSError] = []
 
     async def attempt() -> None:
         try:
-            found.append(await connect(address, limit))
+            found.append(await dial(place, limit))
         except OSError as error:
             failed.append(error)
         nursery.cancel_scope.cancel()

@@ -225,3 +225,33 @@ def test_a_nack_of_a_transfer_ends_the_coordinator() -> None:
     stage = recovering()
     hears(stage, "a", "c", Nack(0, 1, 4))
     assert stage.lives["a"].replica().leading is None
+
+
+@pytest.mark.parametrize("every", [0.1, 0.4, 2.0])
+def test_a_new_link_begins_a_transfer_anew(every: float) -> None:
+    """The coordinator has given up what the old link carried, though its stream goes on."""
+    stage = recovering()
+    c = stage.lives["c"].replica()
+    stage.cut("a", "c")
+    stage.join("a", "c")
+    stage.holds.clear()
+    for pseq in range(2, 2 + round(2.0 / every)):
+        publish(stage, "a", item(pseq))
+        stage.run(every)
+    assert c.normal
+    assert c.log.last == stage.lives["a"].replica().log.last
+
+
+def test_a_stream_that_goes_on_does_not_keep_a_dead_transfer_alive() -> None:
+    """Whoever gives a transfer up does not say so: without its chunks it begins again."""
+    stage = recovering()
+    c, a = stage.lives["c"].replica(), stage.lives["a"].replica()
+    stage.drop("a>c", ["SyncChunk"])
+    assert a.leading is not None
+    a.leading.followers["c"].outgoing = None
+    stage.holds.clear()
+    for pseq in range(2, 30):
+        publish(stage, "a", item(pseq))
+        stage.run(0.2)
+    assert c.normal
+    assert c.log.last == a.log.last
