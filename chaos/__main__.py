@@ -15,7 +15,7 @@ from chaos.kinds import KINDS
 from chaos.load import LARGE, SMALL
 from chaos.runner import replay_run, start_run
 from chaos.scenarios import SCENARIOS
-from chaos.soak import soak
+from chaos.soak import soak, told_failure
 from chaos.soak_table import Asked
 from migratory.errors import MigratoryError
 
@@ -105,7 +105,10 @@ async def soak_for_hours(
     """
     asked = Asked(minutes, slice_minutes, seed, load)
     remedy = "call it again with the same arguments to go on with this slice"
-    return await _until_signal(lambda: soak(asked, out), remedy)
+    try:
+        return await _until_signal(lambda: soak(asked, out), remedy)
+    except Exception as wrong:  # 1 would mean that a slice was invalid
+        raise told_failure(wrong) from wrong
 
 
 @app.command(name="list")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,19 @@ class SoakError(MigratoryError):
     exit_code = 2
 
 
+def told_failure(wrong: Exception) -> SoakError:
+    """Why a soak broke off, in a sentence; a bug also shows where it is."""
+    leaves = list(_leaves(wrong))
+    first = next((each for each in leaves if not isinstance(each, MigratoryError)), leaves[0])
+    if isinstance(first, MigratoryError):
+        return SoakError(first.code, first.message, first.remedy)
+    if not isinstance(first, OSError):
+        traceback.print_exception(wrong)
+    said = f"{type(first).__name__}: {first}".split("\n")[0]
+    remedy = "mend that, and call it again with the same arguments to go on with this slice"
+    return SoakError("SOAK_FAILED", said, remedy)
+
+
 class Report(msgspec.Struct):
     """What is read of Spark's report.json."""
 
@@ -60,11 +74,8 @@ class Report(msgspec.Struct):
 
 async def soak(asked: Asked, out: Path) -> int:
     """Carry out what is left of a soak; 0 when all slices are valid, 1 when one is invalid."""
-    try:
-        _check(asked)
-        done = _open(asked, out)
-    except MigratoryError as error:
-        raise SoakError(error.code, error.message, error.remedy) from error
+    _check(asked)
+    done = _open(asked, out)
     write_table(asked, done, out)
     for number in range(len(done) + 1, asked.slices + 1):
         done.append(await _carry_out(asked, number, out / f"slice-{number:03}"))
@@ -163,12 +174,13 @@ def verdict_of(code: int, says: str) -> str:
     return FAILED if says and judged != "invalid" else judged
 
 
-def _leaves(group: BaseExceptionGroup[MigratoryError]) -> Iterator[MigratoryError]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """What nurseries have wrapped."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
             yield from _leaves(each)
-        else:
-            yield each
+    else:
+        yield error
 
 
 async def _judge(out: Path) -> tuple[int, Report, str]:

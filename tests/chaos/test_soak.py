@@ -15,6 +15,7 @@ from chaos.__main__ import main
 from chaos.scenarios import SCENARIOS
 from chaos.soak import ROTATION, verdict_of
 from chaos.soak_table import Asked, Slice
+from migratory.errors import MigratoryError
 
 PATIENCE = 280.0
 COUNTS = {"takeovers": 7, "published": 1000, "acked": 990, "delivered": 12345}
@@ -104,6 +105,33 @@ def test_bad_input_is_named(
         Path(name, file).write_text("of something else")
     assert main(["soak", *words]) == 2
     assert f"chaos: {code}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (OSError(28, "No space left on device"), "SOAK_FAILED: OSError: [Errno 28] No space left"),
+        (
+            ExceptionGroup("of a nursery", [MigratoryError("OF_A_RUN", "known"), KeyError("m9")]),
+            "SOAK_FAILED: KeyError: 'm9'",
+        ),
+    ],
+)
+def test_an_error_that_ends_a_soak_is_no_verdict(
+    wrong: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A full disk or a bug is told with 2: 1 would say that a slice was invalid."""
+
+    async def broken(*_: object) -> None:
+        raise wrong
+
+    monkeypatch.setattr("chaos.soak.start_run", broken)
+    assert main(finished(tmp_path / "soak", "valid")) == 2
+    told = capsys.readouterr().err
+    assert f"chaos: {said}" in told
+    assert "same arguments" in told
+    assert ("Traceback" in told) == ("KeyError" in said)
 
 
 def test_scenarios_of_the_rotation_exist() -> None:
