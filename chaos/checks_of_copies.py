@@ -24,11 +24,10 @@ def commit_before_see(ledger: Ledger) -> Iterator[Violation]:
 
 def _few_copies(ledger: Ledger) -> Iterator[Violation]:
     stored: dict[Key, set[str]] = defaultdict(set)
-    index: dict[Key, int] = defaultdict(int)
     for row in ledger.of("append", "commit"):
         if row.get("topic") is not None:
             stored[position(row)].add(row["node"])
-            index[position(row)] = max(index[position(row)], row["idx"])
+    index = _index(ledger)
     installs = list(ledger.of("install"))
     seen = {position(row): row for row in ledger.of("deliver")}
     seen |= {position(acked.row): acked.row for acked in ledger.acked}
@@ -44,6 +43,15 @@ def _few_copies(ledger: Ledger) -> Iterator[Violation]:
         if len(holders) < ledger.copies:
             witness = f"{row['seq']} of epoch {row['epoch']}: {len(holders)} copies"
             yield found(ledger, CHECK, row, witness)
+
+
+def _index(ledger: Ledger) -> dict[Key, int]:
+    """Where messages lie in the log of their group, as whoever stored or applied them says."""
+    index: dict[Key, int] = {}
+    for row in ledger.of("append", "commit"):
+        if row.get("topic") is not None:
+            index[position(row)] = max(index.get(position(row), 0), row["idx"])
+    return index
 
 
 def _mark(ledger: Ledger, row: Row) -> Key:
@@ -80,12 +88,16 @@ def _opened(ledger: Ledger) -> dict[Key, int]:
 def _lives(ledger: Ledger) -> Iterator[Violation]:
     """Each life in a group, row by row: what it may apply, and where its log ends."""
     opened, whole = _opened(ledger), ledger.setting("boot", "sample", 1) == 1
-    kinds = ("append", "install", "ack", "quorum", "told", "commit")
+    kinds = ("append", "install", "ack", "quorum", "told", "commit", "floor")
     for rows in ledger.lives(*kinds).values():
         granted: Key = (-1, -1)
         end = 0
         for row in rows:
-            kind, place = row["kind"], f"{row['proc']} row {row['n']}: index {row['idx']}"
+            kind = row["kind"]
+            if kind == "floor":
+                end = 0 if ledger.loses(row) else end
+                continue
+            place = f"{row['proc']} row {row['n']}: index {row['idx']}"
             grant = _grant(ledger, row, opened)
             if kind == "commit" and ledger.copies > 1 and _mark(ledger, row) > granted:
                 yield found(ledger, CHECK, row, f"{place} was applied and not counted")
@@ -102,7 +114,7 @@ def _ends(ledger: Ledger) -> dict[int, dict[int, int]]:
 
     Behind that the files of members may have been copied at different moments.
     """
-    index = {position(row): row["idx"] for row in ledger.commits}
+    index = _index(ledger)
     seen = [*ledger.of("deliver"), *(acked.row for acked in ledger.acked)]
     ends: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(lambda: -1))
     for row in seen:

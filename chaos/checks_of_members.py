@@ -60,18 +60,13 @@ def recover_silent(ledger: Ledger) -> Iterator[Violation]:
         normal = installed = False
         for row in rows:
             kind = row["kind"]
-            if forgets(row):
+            if ledger.loses(row):
                 normal = installed = False
             normal = normal or kind == "normal"
             installed = installed or normal or kind == "install"
             counted = kind == "ack" or (kind == "promise" and flag(row, "normal"))
             if (counted and not normal) or (kind in {"append", "commit"} and not installed):
                 yield found(ledger, "RECOVER_SILENT", row, f"{kind} of {row['proc']}")
-
-
-def forgets(row: Row) -> bool:
-    """Whether a member holds nothing of a group from here on."""
-    return bool(row["kind"] == "floor" and extra(row, "normal") == "false")
 
 
 def unavail(ledger: Ledger) -> Iterator[Violation]:
@@ -83,7 +78,7 @@ def unavail(ledger: Ledger) -> Iterator[Violation]:
         if until - since <= ledger.bounds.silence_ms * 1000:
             continue
         near = _near(ledger, since, until)
-        silence = (until - max(since, _excused_until(ledger, near, since, until))) // 1000
+        silence = _longest(ledger, near, since, until) // 1000
         if silence > ledger.bounds.silence_ms:
             for name in near or ("no fault",):
                 late[group, name] = max(int(silence), late.get((group, name), 0))
@@ -93,12 +88,24 @@ def unavail(ledger: Ledger) -> Iterator[Violation]:
             yield Violation(ledger.run, "UNAVAIL", group, None, witness)
 
 
-def _excused_until(ledger: Ledger, near: dict[str, Fault], since: int, until: int) -> float:
-    """The last moment of a silence at which the cluster promised nothing."""
+def _longest(ledger: Ledger, near: dict[str, Fault], since: int, until: int) -> float:
+    """The longest stretch of a silence without a moment at which the cluster promised nothing.
+
+    Excuses begin with a fault, and end with a member's return or an election.
+    """
     faults = [f for f in near.values() if max(f.off_at, f.away_until, f.keeper_until) >= since]
-    ends = [end for f in faults for end in (f.away_until, f.keeper_until) if end < until]
     survive = ledger.setting("run", "faults", 1)
-    return max((at for at in (*ends, until) if _is_excused(faults, at, survive)), default=0)
+    after = [end + 1 for f in faults for end in (f.away_until, f.keeper_until)]
+    starts = [
+        at
+        for at in (since, *after)
+        if since <= at <= until and not _is_excused(faults, at, survive)
+    ]
+    stops = [f.on_at for f in faults if _is_excused(faults, f.on_at, survive)]
+    stretches = (
+        min([at for at in stops if at >= start], default=until) - start for start in starts
+    )
+    return max(stretches, default=0)
 
 
 def _is_excused(faults: list[Fault], at: float, survive: int) -> bool:
@@ -155,18 +162,27 @@ def live(ledger: Ledger) -> Iterator[Violation]:
     for row in ledger.of("ended"):
         witness = f"{extra(row, 'member')} ended with {extra(row, 'code')} {extra(row, 'when')}"
         yield Violation(ledger.run, "LIVE", None, None, witness)
-    boots: dict[str, int] = {}
-    for row in ledger.of("boot"):
-        boots[row["node"]] = max(row["boot"], boots.get(row["node"], 0))
-    normal = {(row["group"], *life(row)) for row in ledger.of("normal")}
-    for group in sorted({row["group"] for row in ledger.of("open")}):
-        for node, boot in boots.items():
-            if (group, node, boot) not in normal:
-                yield Violation(ledger.run, "LIVE", group, None, f"{node} is not normal")
+    yield from _not_normal(ledger)
     for topic, heads in ledger.heads.items():
         if len({(head["epoch"], head["seq"]) for head in heads.values()}) > 1:
             group = next(iter(heads.values()))["group"]
             yield Violation(ledger.run, "LIVE", group, topic, "ends differ between members")
+
+
+def _not_normal(ledger: Ledger) -> Iterator[Violation]:
+    """Members whose last life is not normal in a group, or has lost it since."""
+    boots: dict[str, int] = {}
+    for row in ledger.of("boot"):
+        boots[row["node"]] = max(row["boot"], boots.get(row["node"], 0))
+    normal: dict[Key, bool] = {}
+    for (group, _), rows in ledger.lives("normal", "floor").items():
+        for row in rows:
+            if row["kind"] == "normal" or ledger.loses(row):
+                normal[group, *life(row)] = row["kind"] == "normal"
+    for group in sorted({row["group"] for row in ledger.of("open")}):
+        for node, boot in boots.items():
+            if not normal.get((group, node, boot)):
+                yield Violation(ledger.run, "LIVE", group, None, f"{node} is not normal")
 
 
 def non_vacuous(ledger: Ledger) -> Iterator[Violation]:
@@ -186,6 +202,8 @@ def non_vacuous(ledger: Ledger) -> Iterator[Violation]:
     }
     due = [name for name in ledger.bounds.require if name in ledger.required]
     lacks = [f"no {name}" for name in (*due, "final read") if not happened[name]]
+    read = {extra(row, "member") for row in ledger.of("final_head")}
+    lacks += [f"{name} was not read at the end" for name in sorted(ledger.members - read) if read]
     busy = len({row["group"] for row in ledger.of("pub_ack")})
     groups = ledger.setting("run", "groups", 1)
     if busy < groups:

@@ -238,12 +238,13 @@ def honest_gap(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _held_after_all(ledger: Ledger) -> Iterator[Violation]:
-    cleared = {key: rows[-1]["n"] for key, rows in ledger.lives("install", "floor").items()}
+    cleared = ledger.lives("install", "floor")
     applied: dict[Key, list[Row]] = defaultdict(list)
     for row in ledger.commits:
         applied[row["topic"], row["proc"]].append(row)
     for row in ledger.of("window"):
-        since = cleared.get((row["group"], row["proc"]), -1)
+        before = (r["n"] for r in cleared.get((row["group"], row["proc"]), []) if r["n"] < row["n"])
+        since = max(before, default=-1)
         head = number(row, "head") or 0
         for had in applied[row["topic"], row["proc"]]:
             age_ms = (row["t_mono"] - had["t_mono"]) / 1000 + SURE_MS

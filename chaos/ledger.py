@@ -115,6 +115,17 @@ def life(row: Row) -> Key:
     return row["node"], row["boot"]
 
 
+def forgets(row: Row, elected: int | None) -> bool:
+    """Whether a member holds nothing of a group from this row on: a floor that says so.
+
+    Only whoever raised it itself keeps what it held, and was elected for that epoch just before:
+    another one that says so is not believed. Rows of older members say neither.
+    """
+    if row["kind"] != "floor" or extra(row, "normal") is None:
+        return False
+    return not (flag(row, "normal") and elected == row["epoch"])
+
+
 class Ledger:
     """The rows of one run, by kind and by what belongs together."""
 
@@ -136,6 +147,22 @@ class Ledger:
         for row in sorted(self.of(*kinds), key=lambda row: row["n"]):
             found[row["group"], row["proc"]].append(row)
         return found
+
+    @cached_property
+    def losses(self) -> set[Key]:
+        """Process and number of the rows after which a life holds nothing of a group."""
+        found: set[Key] = set()
+        for rows in self.lives("elect", "floor").values():
+            elected: int | None = None
+            for row in rows:
+                elected = row["epoch"] if row["kind"] == "elect" else elected
+                if forgets(row, elected):
+                    found.add((row["proc"], row["n"]))
+        return found
+
+    def loses(self, row: Row) -> bool:
+        """Whether the row's life holds nothing of its group from here on."""
+        return (row["proc"], row["n"]) in self.losses
 
     @cached_property
     def floors(self) -> dict[int, set[int]]:
@@ -184,6 +211,14 @@ class Ledger:
             if row["epoch"] > 0 and (key not in first or row["t_wall"] < first[key].at):
                 first[key] = Acked(row, self.era(row), row["t_wall"])
         return list(first.values())
+
+    @cached_property
+    def members(self) -> set[str]:
+        """All members that the run has: as it says, or as they say themselves."""
+        named = {
+            name for row in self.of("run") for name in (extra(row, "members") or "").split(",")
+        }
+        return (named | {row["node"] for row in self.of("boot")}) - {""}
 
     @cached_property
     def required(self) -> set[str]:

@@ -30,8 +30,7 @@ import trio
 from cyclopts import App
 
 from chaos.checker import Violation, check
-from chaos.checks_of_members import forgets
-from chaos.ledger import Key, Row, extra, number
+from chaos.ledger import Key, Row, extra, forgets, number
 
 OF_LIVES = ("RECOVER_SILENT",)  # what is remembered of a life for other checks is no measure here
 OF_ALL = (
@@ -137,9 +136,11 @@ class Memory:
             _limit(self._epochs[group], EPOCHS)
         if kind == "commit":
             self._add_entry(row)
-        if forgets(row):
-            self._add_loss(row)
-        elif kind not in {"elect", "append", "floor"}:
+        if kind == "elect":  # the latest one, which says whether a floor is this life's own
+            self._life(row)[kind, group] = row
+        elif kind == "floor":
+            self._add_floor(row)
+        elif kind != "append":
             self._add_life(row)
 
     def _add_entry(self, row: Row) -> None:
@@ -165,11 +166,19 @@ class Memory:
         if key not in kept or kept[key]["epoch"] <= row["epoch"]:
             kept[key] = row
 
-    def _add_loss(self, row: Row) -> None:
+    def _add_floor(self, row: Row) -> None:
+        """The latest loss replaces earlier ones, and what the life became between them.
+
+        Acts between them stay known: they need a state before them, the first that there was.
+        """
         kept, group = self._life(row), row["group"]
+        elect = kept.get(("elect", group))
+        if not forgets(row, elect["epoch"] if elect else None):
+            return
         kept["loss", group] = row
         for kind in STATES:
-            kept.pop(("again", kind, group), None)
+            if again := kept.pop(("again", kind, group), None):
+                kept.setdefault(("first", kind, group), again)
 
     def _life(self, row: Row) -> dict[Key, Row]:
         boots, node, boot = self._boots[row["node"]], row["node"], row["boot"]

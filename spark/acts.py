@@ -69,11 +69,17 @@ def _with_past(trace: Prepared) -> DataFrame:
     """Acts with what the same life had done before."""
     kind, idx, epoch = F.col("kind"), F.col("idx"), F.col("epoch")
     past = before("life")
-    acts = grounds(trace).withColumn("life", F.xxhash64("run", "group", "proc"))
+    lost = losses(trace).select("run", "group", "proc", "n", F.lit(True).alias("loses"))
+    acts = (
+        grounds(trace)
+        .join(F.broadcast(lost), ["run", "group", "proc", "n"], "left")
+        .withColumn("life", F.xxhash64("run", "group", "proc"))
+    )
     highest = [
         F.max(F.when(kind == each, epoch)).over(past).alias(f"above_{each}") for each in RISING
     ]
-    stored = F.last(F.when(kind.isin("append", "install"), idx), ignorenulls=True)
+    held = F.when(kind.isin("append", "install"), idx).when(F.col("loses"), F.lit(0))
+    stored = F.last(held, ignorenulls=True)
     return acts.select(
         "*",
         *highest,
@@ -87,6 +93,24 @@ def _with_past(trace: Prepared) -> DataFrame:
 def _latest(gains: Column) -> Column:
     """Yes since an act by which a member gains something, no since one that lost it all."""
     return F.last(F.when(gains, True).when(F.col("loses"), False), ignorenulls=True)
+
+
+def losses(trace: Prepared) -> DataFrame:
+    """Floors after which a life holds nothing of the group, as they say.
+
+    Only whoever raised it itself keeps what it held, and was elected for that epoch just before:
+    another one that says so is not believed. Rows of older members say neither.
+    """
+    past = before("life")
+    elected = F.last(F.when(F.col("kind") == "elect", F.col("epoch")), ignorenulls=True).over(past)
+    keeps = F.coalesce(flag("normal") & (F.col("elected") == F.col("epoch")), F.lit(False))
+    return (
+        trace.of("elect", "floor")
+        .withColumn("life", F.xxhash64("run", "group", "proc"))
+        .withColumn("elected", elected)
+        .where((F.col("kind") == "floor") & extra("normal").isNotNull() & ~keeps)
+        .drop("life", "elected")
+    )
 
 
 def grounds(trace: Prepared) -> DataFrame:
@@ -115,7 +139,6 @@ def grounds(trace: Prepared) -> DataFrame:
             *("run", "group", "topic", "proc", "n", "kind", "epoch", "idx", "own"),
             *("opened_at", "copies", "sample"),
             F.when(kind == "promise", flag("normal")).alias("counts"),
-            ((kind == "floor") & (extra("normal") == "false")).alias("loses"),
             F.when(kind == "quorum", F.size(F.array_remove(F.array_distinct(by), ""))).alias(
                 "others"
             ),

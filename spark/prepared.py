@@ -128,6 +128,7 @@ class Prepared:
             return F.coalesce(told, F.lit(default)).alias(key)
 
         booted = F.when(F.col("kind") == "boot", F.col("node"))
+        named = F.when(F.col("kind") == "run", F.split(extra("members"), ","))
         return (
             self.few.groupBy("run")
             .agg(
@@ -140,9 +141,11 @@ class Prepared:
                 highest("boot", "sample", 1),
                 F.max(F.when(F.col("kind") == "run", number("faults"))).alias("f"),
                 F.sort_array(F.collect_set(booted)).alias("nodes"),
+                F.flatten(F.collect_list(named)).alias("named"),
             )
+            .withColumn("members", F.array_remove(F.array_union("nodes", "named"), ""))
             .withColumn("copies", F.greatest("copies", F.coalesce(F.col("f") + 1, F.lit(1))))
-            .drop("f")
+            .drop("f", "named")
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
 

@@ -46,7 +46,7 @@ def _held_after_all(trace: Prepared) -> DataFrame:
     cleared = (
         trace.of("install", "floor")
         .groupBy("run", "group", "proc")
-        .agg(F.max("n").alias("cleared"))
+        .agg(F.collect_list("n").alias("cleared"))
     )
     windows = trace.of("window").select(
         *(*TOPIC, "proc", "n", "t_mono"),
@@ -61,7 +61,8 @@ def _held_after_all(trace: Prepared) -> DataFrame:
         applied.join(windows.hint("shuffle_hash"), [*TOPIC, "proc", "seq"])
         .join(F.broadcast(cleared), ["run", "group", "proc"], "left")
         .join(F.broadcast(trace.runs.select("run", "max_messages", "max_age_ms")), "run")
-        .where("had_n < n and had_n > coalesce(cleared, -1)")
+        .where("had_n < n")
+        .where("cleared is null or not exists(cleared, each -> each > had_n and each < n)")
         .where(F.col("head") - F.col("seq") < F.col("max_messages"))
         .where(young)
     )

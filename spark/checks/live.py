@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
+from spark.acts import losses
 from spark.checks.witness import sentence, violations
 from spark.prepared import TOPIC, Prepared, extra
 
@@ -12,8 +13,9 @@ from spark.prepared import TOPIC, Prepared, extra
 def check(trace: Prepared) -> DataFrame:
     """When the last fault is over and healed, publications are acked in time.
 
-    The last life of each member is normal in every group that was ever opened, and the ends of all
-    topics are equal at all members. No member ends by itself, or badly when it is drained.
+    The last life of each member is normal in every group that was ever opened, also after the last
+    floor that made it forget, and the ends of all topics are equal at all members. No member ends
+    by itself, or badly when it is drained.
     """
     found = _late(trace).unionByName(_not_normal(trace)).unionByName(_unequal(trace))
     return found.unionByName(_ended(trace))
@@ -49,11 +51,16 @@ def _late(trace: Prepared) -> DataFrame:
 def _not_normal(trace: Prepared) -> DataFrame:
     lives = trace.few.where("kind = 'boot'").groupBy("run", "node").agg(F.max("boot").alias("boot"))
     opened = trace.of("open").select("run", "group").distinct()
-    normal = trace.of("normal").select("run", "group", "node", "boot").distinct()
+    turns = trace.of("normal").unionByName(losses(trace))
+    normal = (
+        turns.groupBy("run", "group", "node", "boot")
+        .agg(F.max_by(F.col("kind") == "normal", "n").alias("normal"))
+        .where("normal")
+    )
     found = opened.join(F.broadcast(lives), "run").join(
         normal, ["run", "group", "node", "boot"], "left_anti"
     )
-    told = sentence("{}, boot {}, never became normal in group {}", "node", "boot", "group")
+    told = sentence("{}, boot {}, is not normal in group {}", "node", "boot", "group")
     return violations(found, "LIVE", told)
 
 

@@ -13,11 +13,11 @@ def check(trace: Prepared) -> DataFrame:
     """Every planned fault happened, every group had traffic, and what must happen did.
 
     That is: a takeover, a SYNC, a GAP, a duplicate retry, a resume with missed messages (of these
-    only what the run requires, if it says so), a final read; and nearly all that was published in
-    quiet times was acknowledged.
+    only what the run requires, if it says so), a final read of all members; and nearly all that was
+    published in quiet times was acknowledged.
     """
     missing = _missing_happenings(trace).unionByName(_missing_faults(trace))
-    return missing.unionByName(_quiet(trace))
+    return missing.unionByName(_quiet(trace)).unionByName(_unread(trace))
 
 
 def _missing_happenings(trace: Prepared) -> DataFrame:
@@ -73,6 +73,17 @@ def _missing_faults(trace: Prepared) -> DataFrame:
     happened = trace.faults.where("not missed").select("run", "id")
     found = plans.join(happened, ["run", "id"], "left_anti")
     return violations(found, "NON_VACUOUS", sentence("{} ({}) never happened", "fault", "id"))
+
+
+def _unread(trace: Prepared) -> DataFrame:
+    """Members of which nothing was read at the end, though others were."""
+    read = trace.heads.select("run", "member").distinct()
+    found = (
+        trace.runs.select("run", F.explode("members").alias("member"))
+        .join(F.broadcast(read.select("run").distinct()), "run", "left_semi")
+        .join(F.broadcast(read), ["run", "member"], "left_anti")
+    )
+    return violations(found, "NON_VACUOUS", sentence("{} was not read at the end", "member"))
 
 
 def _quiet(trace: Prepared) -> DataFrame:

@@ -9,12 +9,15 @@ from spark.checks.witness import sentence, violations
 from spark.prepared import Prepared
 from spark.silences import silences
 
+LONGEST = """coalesce(
+    array_max(transform(starts, s -> array_min(filter(stops, e -> e >= s)) - s)), 0) div 1000"""
+
 
 def check(trace: Prepared) -> DataFrame:
     """At most one in a hundred pairs of fault and group is without acks for longer than the bound.
 
-    Time in which the cluster promised nothing does not count: the silence begins at its end. What
-    is left is attributed to all faults that the cluster may still be healing from.
+    Time in which the cluster promised nothing does not count: the longest stretch without any is
+    measured. It is attributed to all faults that the cluster may still be healing from.
     """
     all_silences = silences(trace)
     fault = F.struct(
@@ -34,8 +37,9 @@ def check(trace: Prepared) -> DataFrame:
         .join(F.broadcast(faults), "run", "left")
         .join(F.broadcast(trace.runs.select("run", "faults")), "run")
         .withColumn("near", near)
-        .withColumn("since", F.greatest("since", _excused_until()))
-        .withColumn("silence_ms", F.expr("(acked_at - since) div 1000"))
+        .withColumn("starts", _starts())
+        .withColumn("stops", _stops())
+        .withColumn("silence_ms", F.expr(LONGEST))
         .where(F.col("silence_ms") > trace.bounds.silence_ms)
         .select("run", "group", "silence_ms", F.explode_outer("near").alias("by"))
         .groupBy("run", "group", F.coalesce("by.id", F.lit("no fault")).alias("id"))
@@ -52,15 +56,22 @@ def _overlaps(begin: Column, end: Column) -> Column:
     return (begin <= F.col("acked_at")) & (end >= F.col("since"))
 
 
-def _excused_until() -> Column:
-    """The last moment of a silence at which the cluster promised nothing."""
-    ends = F.concat(
-        F.transform("near", lambda f: f["away_until"]),
-        F.transform("near", lambda f: f["keeper_until"]),
-        F.array("acked_at"),
+def _starts() -> Column:
+    """Where stretches of a silence begin in which the cluster owed an answer."""
+    moments = F.concat(
+        F.array("since"),
+        F.transform("near", lambda f: f["away_until"] + 1),
+        F.transform("near", lambda f: f["keeper_until"] + 1),
     )
-    moments = F.filter(ends, lambda at: at.between(F.col("since"), F.col("acked_at")))
-    return F.array_max(F.filter(moments, _is_excused))
+    moments = F.when(F.col("near").isNull(), F.array("since")).otherwise(moments)
+    within = F.filter(moments, lambda at: at.between(F.col("since"), F.col("acked_at")))
+    return F.filter(within, lambda at: ~F.coalesce(_is_excused(at), F.lit(False)))
+
+
+def _stops() -> Column:
+    """Where they end: faults with which an excuse begins, and the answer."""
+    begun = F.filter(F.transform("near", lambda f: f["on_at"]), _is_excused)
+    return F.concat(F.coalesce(begun, F.array().cast("array<bigint>")), F.array("acked_at"))
 
 
 def _is_excused(at: Column) -> Column:

@@ -63,6 +63,54 @@ def test_a_violation_is_told_once() -> None:
     assert len(found) == len(set(found)) == checking.finding().violations
 
 
+def _life(*acts: str) -> list[Row]:
+    """What one life did in a group: kinds with an epoch, and what a floor or a promise says."""
+    rows: list[Row] = []
+    for n, act in enumerate(acts):
+        kind, epoch, *normal = act.split()
+        row = {"run": "r", "node": "m1", "boot": 1, "proc": "m1-1", "n": n, "kind": kind}
+        row |= {"t_mono": n, "t_wall": n, "group": 0, "epoch": int(epoch), "idx": n}
+        said = {"role": "follower"} if kind == "append" else {}
+        rows.append(row | {"extra": {"normal": normal[0]} if normal else said})
+    return rows
+
+
+BEFORE = ("floor 1 false", "promise 1 false", "normal 1", "append 1", "ack 1", "commit 1")
+AFTER = (
+    "floor 7 false",
+    "promise 7 false",
+    "install 7",
+    "normal 7",
+    "append 7",
+    "ack 7",
+    "commit 7",
+)
+OWN = ("floor 1 false", "normal 1", "ack 1", "promise 7 true", "elect 7", "floor 7 true", "ack 7")
+
+
+@pytest.mark.parametrize(
+    ("acts", "wrong"),
+    [
+        ((*BEFORE, *AFTER), set()),
+        ((*BEFORE, "floor 5 false", "install 5", *AFTER), set()),
+        ((*BEFORE, "floor 5 false", *AFTER[:2], *AFTER[4:]), {"RECOVER_SILENT"}),
+        ((*BEFORE, *AFTER, "floor 9 false", "ack 9"), {"RECOVER_SILENT"}),
+        (OWN, set()),
+        ((*OWN[:4], *OWN[5:]), {"RECOVER_SILENT"}),
+        ((*OWN[:5], "elect 8", *OWN[5:]), {"RECOVER_SILENT"}),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_floors_of_a_life_one_after_another(
+    acts: tuple[str, ...], wrong: set[str], size: int
+) -> None:
+    """What a life was between two floors that made it forget stays known, wherever rows are cut."""
+    rows, checking = _life(*acts), LiveCheck()
+    assert {violation.check for violation in check(rows, names=LIVE)} == wrong
+    found = [v for at in range(0, len(rows), size) for v in checking.take(rows[at : at + size])]
+    assert {violation.check for violation in found} == wrong
+
+
 def test_memory_does_not_grow_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the latest entries are kept; a message that comes twice is still seen."""
     monkeypatch.setattr(live, "ENTRIES", 10)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.spark.good_trace import SECOND
 from tests.spark.mutants import CAUGHT, Mutant, Rows, after, rows_of, told, without
+from tests.spark.mutants_of_members import MEMBERS
 from tests.spark.mutants_of_silence import SILENCE
 
 
@@ -102,31 +103,6 @@ def fault_missed_its_moment(rows: Rows) -> Rows:
     return rows
 
 
-def counted_after_a_floor_made_it_forget(rows: Rows) -> Rows:
-    """A member loses a group to a new floor, and its promise counts as if it had not."""
-    lost = rows_of(rows, "floor", node="m2", group=1)[-1]
-    promise = next(r for r in rows_of(rows, "promise", proc=lost["proc"]) if r["n"] > lost["n"])
-    told(promise, normal="true")
-    return rows
-
-
-def acknowledged_after_a_floor_made_it_forget(rows: Rows) -> Rows:
-    """A member loses a group to a new floor, and acknowledges before it has anything again."""
-    lost = rows_of(rows, "floor", node="m2", group=1)[-1]
-    return without(
-        rows,
-        *(r for r in rows_of(rows, "normal", proc=lost["proc"], group=1) if r["n"] > lost["n"]),
-    )
-
-
-def keeps_what_it_has_under_a_new_floor(rows: Rows) -> Rows:
-    """Whoever gives the history up itself holds what it held, and counts."""
-    lost = rows_of(rows, "floor", node="m3", group=1)[-1]
-    told(lost, normal="true")
-    rising = rows_of(rows, "normal", proc=lost["proc"], group=1)
-    return without(rows, *(row for row in rising if row["n"] > lost["n"]))
-
-
 # As mutants.CAUGHT.
 OWED: dict[Mutant, str] = {
     silent_before_it_was_closed: "NO_LOSS",
@@ -142,8 +118,5 @@ OWED: dict[Mutant, str] = {
     another_place_at_an_index: "AGREE ONCE",
     counted_nobody_said_whom: "COMMIT_BEFORE_SEE",
     fault_missed_its_moment: "NON_VACUOUS",
-    counted_after_a_floor_made_it_forget: "RECOVER_SILENT",
-    acknowledged_after_a_floor_made_it_forget: "RECOVER_SILENT",
-    keeps_what_it_has_under_a_new_floor: "",
 }
-EVERY = CAUGHT | OWED | SILENCE
+EVERY = CAUGHT | OWED | SILENCE | MEMBERS

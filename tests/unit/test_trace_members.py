@@ -38,6 +38,7 @@ def check(rows: list[Row]) -> None:
     logs: dict[tuple[int, int], int] = {}
     normal: set[int] = set()
     promised: dict[int, int] = {}
+    elected: dict[int, int] = {}
     granted: dict[int, int] = {}
     copies = int((rows[0].extra or {})["copies"])
     for row in rows:
@@ -66,9 +67,13 @@ def check(rows: list[Row]) -> None:
                 assert copies == 1 or idx <= granted[g], "applied before it was counted"
             case "normal":
                 normal.add(g)
+            case "elect":
+                elected[g] = epoch
             case "floor":
                 if row.extra == {"normal": "false"}:
                     normal.discard(g)
+                else:
+                    assert elected[g] == epoch, "only whoever raised the floor keeps what it has"
                 granted[g] = 0
 
 
