@@ -182,6 +182,8 @@ class Member:
                 replica.leading.reset_follower(event.peer)
             elif replica.bid is not None and event.peer not in replica.bid.proms:
                 self.ctx.send(event.peer, Preq(replica.g, replica.floor, replica.epoch))
+            elif replica.bid is not None and replica.bid.best == event.peer:
+                replica.bid.fetch()
             elif replica.leader == event.peer:
                 replica.contact.forward_all()
 

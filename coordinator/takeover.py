@@ -125,9 +125,10 @@ class Bid:
         else:
             self.best, self.best_prom = best, prom
             self.touched = r.ctx.now
-            self._fetch()
+            self.fetch()
 
-    def _fetch(self) -> None:
+    def fetch(self) -> None:
+        """Ask for what is still missing of the best tail; again, when that may have been lost."""
         r = self.replica
         after = r.commit + len(self.staged)
         r.ctx.send(self.best, Fetch(r.g, r.floor, self.epoch, after))
@@ -144,7 +145,7 @@ class Bid:
         self.touched = r.ctx.now
         last = r.commit + len(self.staged)
         if last < prom.last:
-            self._fetch()
+            self.fetch()
         elif last == prom.last and self.staged[-1].epoch == prom.last_epoch:
             r.truncate(r.commit)
             r.extend(self.staged)

@@ -76,8 +76,8 @@ class Outgoing:
 class Incoming:
     """The receiving side: staging, and the swap."""
 
-    __slots__ = ("asked", "base", "commit", "epoch", "final", "head", "leader", "n", "replica",
-                 "staged", "state", "touched")  # fmt: skip
+    __slots__ = ("asked", "base", "commit", "epoch", "final", "head", "leader", "n", "pause",
+                 "replica", "staged", "state", "touched")  # fmt: skip
 
     def __init__(self, replica: Replica, leader: str, head: SyncHead) -> None:
         self.replica = replica
@@ -91,9 +91,14 @@ class Incoming:
         self.state.begin(head.base, head.base_epoch, head.gt)
         self.n = 0
         self.final: SyncChunk | None = None
-        self.touched = replica.ctx.now  # what it waits for came nearer: chunks, then entries
         self.asked = replica.ctx.now
+        self._progressed()
         self._pull()
+
+    def _progressed(self) -> None:
+        """What it waits for came nearer: chunks, then entries."""
+        self.touched = self.replica.ctx.now
+        self.pause = RESEND_PATIENCE  # until it asks again
 
     def _pull(self) -> None:
         r = self.replica
@@ -122,7 +127,7 @@ class Incoming:
         # The stream of one epoch is one sequence of entries: what is staged is never changed.
         if fresh := message.entries[len(self.staged) - at :]:
             if self.final is not None:  # before it, a stream that goes on says nothing of chunks
-                self.touched = self.replica.ctx.now
+                self._progressed()
             self.staged.extend(fresh)
         self.commit = max(self.commit, message.commit)
         self._finish()
@@ -132,7 +137,7 @@ class Incoming:
         """Install the topics of a chunk into the staged state, and ask for the next one."""
         if message.transfer != self.head.transfer or message.n != self.n or self.final is not None:
             return
-        self.touched = self.replica.ctx.now
+        self._progressed()
         for topic in message.topics:
             self.state.install(topic)
         if message.last:
@@ -147,7 +152,8 @@ class Incoming:
         now = self.replica.ctx.now
         if now - self.touched > TRANSFER_PATIENCE:
             return False
-        if now - self.asked > RESEND_PATIENCE and now - self.touched > RESEND_PATIENCE:
+        if now - self.asked > self.pause and now - self.touched > self.pause:
+            self.pause *= 2  # a slow link is not filled with what it carries already
             if self.final is None:
                 self._pull()
             else:

@@ -8,9 +8,11 @@ Invariants: per peer, LinkUp and LinkDown alternate (but a LinkDown with `refuse
 LinkDown), and Received only comes between them; one bad link disturbs no other; every refusal is
 told to the other side by a Goodbye and logged once on both.
 
-A link may hang long after a cut has healed, as TCP repeats what was lost after ever longer pauses.
-So one over which nothing came for S/8 is dialed anew beside it: the new one takes its place, unless
-the old one is heard meanwhile. One that is silent for S/2 is broken.
+A link may hang long after a cut has healed, as TCP repeats what was lost after ever longer pauses,
+on each connection by itself. So when nothing came for S/8 over one of its two, the side that dials
+dials anew beside it: the new link takes its place, unless the old one is heard meanwhile. One that
+is silent for S/2 is broken, by either side. Whenever something is said by control,
+something is said by data too: an empty frame, if there is nothing else.
 
 Flow control: at most `WINDOW` bytes of the data connection are unprocessed at the peer; it says
 by Credit how far it is. Received frames need no queue bound of their own: each reader hands over
@@ -30,6 +32,7 @@ import trio
 from coordinator.events import LinkDown, LinkUp, Received
 from migratory.observability.logs import get_logger
 from migratory.shell.bell import Bell
+from migratory.shell.peer import Half, Link, Peer
 from migratory.shell.peer_hello import (
     CONTROL_CHANNEL,
     DATA,
@@ -68,60 +71,8 @@ class _RefusedError(Exception):
     """One side of a handshake refused the other, who has to repair something first."""
 
 
-class Link:
-    """Two connections to one life of a peer."""
-
-    __slots__ = ("boot", "control", "credited", "data", "heard", "number", "scope")
-
-    def __init__(
-        self, boot: Boot, number: int, data: PeerSocket, control: PeerSocket, now: float
-    ) -> None:
-        self.boot = boot
-        self.number = number
-        self.data = data
-        self.control = control
-        self.credited = 0  # bytes of the data connection for which the peer has its credit
-        self.heard = now
-        self.scope = trio.CancelScope()  # of the tasks that serve the link
-
-
 class _NotMissedError(Exception):
     """The link that was to be replaced has been heard."""
-
-
-class _Half:
-    """One accepted connection of a link whose other one has not come yet."""
-
-    def __init__(self, hello: Hello, connection: PeerSocket) -> None:
-        self.hello = hello
-        self.connection = connection
-        self.scope = trio.CancelScope()  # of the wait for a change of mind
-
-    def fits(self, hello: Hello) -> bool:
-        """Whether this is the Hello of its twin."""
-        mine = self.hello
-        same = (mine.boot, mine.link) == (hello.boot, hello.link)
-        return same and mine.channel != hello.channel
-
-    def is_later_than(self, hello: Hello) -> bool:
-        """Whether it was dialed after this one."""
-        return (self.hello.boot, self.hello.link) > (hello.boot, hello.link)
-
-
-class _Peer:
-    """What is known of another member."""
-
-    def __init__(self, name: str, address: Address) -> None:
-        self.name = name
-        self.address = address
-        self.link: Link | None = None
-        self.half: _Half | None = None
-        self.down = trio.Event()  # set while there is no link
-        self.down.set()
-        self.up = trio.Event()
-        self.refused = False  # told in this outage
-        self.complaint = ""  # the last refusal that was logged
-        self.number = 0  # of the last link that this process dialed
 
 
 class Mesh:
@@ -137,7 +88,7 @@ class Mesh:
     ) -> None:
         self._me = me
         self._peers = {
-            name: _Peer(name, address) for name, address in addresses.items() if name != me.member
+            name: Peer(name, address) for name, address in addresses.items() if name != me.member
         }
         self._known = {name: boot for name, boot in known.items() if name != me.member}
         self._session = session
@@ -171,7 +122,7 @@ class Mesh:
         at = self._peers[peer]
         if control and at.link is not None:
             self._write(at, at.link, at.link.control, control)
-        if data and at.link is not None:
+        if at.link is not None and (data or not at.link.data.waiting):
             self._write(at, at.link, at.link.data, data)
 
     def linked(self) -> list[str]:
@@ -226,14 +177,14 @@ class Mesh:
                 if link is None:
                     continue
                 if late:
-                    link.heard = now
+                    link.hear(now)
                 elif now - link.heard > self._session / 2:
                     log.warning("link_silent", peer=peer.name, seconds=round(now - link.heard, 2))
                     self._drop(peer, link)
 
     # ---- links ---------------------------------------------------------------------------------
 
-    def _open(self, peer: _Peer, hello: Hello, data: PeerSocket, control: PeerSocket) -> Link:
+    def _open(self, peer: Peer, hello: Hello, data: PeerSocket, control: PeerSocket) -> Link:
         """Both connections have been greeted: this is the peer's link from now on."""
         if peer.link is not None:
             silent = round(trio.current_time() - peer.link.heard, 2)
@@ -249,7 +200,7 @@ class Mesh:
         log.info("link_up", peer=peer.name, boot=str(link.boot))
         return link
 
-    def _drop(self, peer: _Peer, link: Link) -> None:
+    def _drop(self, peer: Peer, link: Link) -> None:
         """The link is broken; once."""
         link.scope.cancel()
         link.data.close()
@@ -261,7 +212,7 @@ class Mesh:
             self._post(LinkDown(peer.name, refused=False))
             log.info("link_down", peer=peer.name, boot=str(link.boot))
 
-    def _forsake(self, peer: _Peer, boot: Boot) -> None:
+    def _forsake(self, peer: Peer, boot: Boot) -> None:
         """A link to an earlier life would keep the later one from being dialed."""
         link = peer.link
         if link is not None and link.boot < boot:
@@ -270,7 +221,7 @@ class Mesh:
             link.control.finish(last)
             self._drop(peer, link)
 
-    async def _serve(self, peer: _Peer, link: Link) -> None:
+    async def _serve(self, peer: Peer, link: Link) -> None:
         """Read both connections until the link breaks."""
         with link.scope:
             async with trio.open_nursery() as nursery:
@@ -278,14 +229,14 @@ class Mesh:
                 nursery.start_soon(self._read, peer, link, link.control)
         self._drop(peer, link)
 
-    async def _read(self, peer: _Peer, link: Link, connection: PeerSocket) -> None:
+    async def _read(self, peer: Peer, link: Link, connection: PeerSocket) -> None:
         try:
             messages = connection.early
             while peer.link is link:
                 if messages:
                     self._received(peer, link, connection, messages)
                 messages = await connection.read()
-                link.heard = trio.current_time()  # any byte is a sign of life
+                connection.heard = trio.current_time()  # any byte is a sign of life
         except FrameError as error:
             log.warning("peer_sent_bad_frame", peer=peer.name, code=error.code, detail=error.detail)
             connection.finish([Goodbye(error.code, error.detail)])
@@ -294,7 +245,7 @@ class Mesh:
         self._drop(peer, link)
 
     def _received(
-        self, peer: _Peer, link: Link, connection: PeerSocket, messages: list[PeerMessage]
+        self, peer: Peer, link: Link, connection: PeerSocket, messages: list[PeerMessage]
     ) -> None:
         if isinstance(last := messages[-1], Goodbye):
             self._told(peer, last)
@@ -312,7 +263,7 @@ class Mesh:
         return False
 
     def _write(
-        self, peer: _Peer, link: Link, connection: PeerSocket, messages: list[PeerMessage]
+        self, peer: Peer, link: Link, connection: PeerSocket, messages: list[PeerMessage]
     ) -> None:
         try:
             if connection.write(messages):
@@ -322,7 +273,7 @@ class Mesh:
             log.info("link_broken_by_write", peer=peer.name, error=str(error))
             self._drop(peer, link)
 
-    async def _flush(self, peer: _Peer, link: Link, connection: PeerSocket) -> None:
+    async def _flush(self, peer: Peer, link: Link, connection: PeerSocket) -> None:
         try:
             await connection.flush()
         except (OSError, trio.ClosedResourceError):
@@ -333,7 +284,7 @@ class Mesh:
         self._events.append(event)
         self._bell.ring()
 
-    def _told(self, peer: _Peer, goodbye: Goodbye) -> None:
+    def _told(self, peer: Peer, goodbye: Goodbye) -> None:
         """The other side closes, and says why."""
         if goodbye.code == STALE_BOOT:
             self._post(Superseded(goodbye.detail))
@@ -365,13 +316,12 @@ class Mesh:
 
     # ---- the dialing side ----------------------------------------------------------------------
 
-    async def _dial(self, peer: _Peer) -> None:
+    async def _dial(self, peer: Peer) -> None:
         assert self._nursery is not None
         backoff = BACKOFF_FIRST
         while not self._leaving:
             try:
-                with trio.fail_after(self._session / 4):
-                    link = await self._greet(peer)
+                link = await self._greet(peer)
             except (trio.TooSlowError, _NotMissedError):
                 await self._until_missed(peer)
                 continue
@@ -388,28 +338,31 @@ class Mesh:
             await trio.sleep(backoff * random.uniform(0.5, 1))
             backoff = min(2 * backoff, BACKOFF_LAST)
 
-    async def _until_missed(self, peer: _Peer) -> None:
+    async def _until_missed(self, peer: Peer) -> None:
         """Wait until there is no link, or one over which nothing comes."""
         while (left := self._patience(peer)) > 0:
             with trio.move_on_after(left):
                 await peer.down.wait()
 
-    def _patience(self, peer: _Peer) -> float:
+    def _patience(self, peer: Peer) -> float:
         """How long the present link may still be silent; 0 without one."""
         link = peer.link
         due = 0.0 if link is None else link.heard + self._session / 8
         return max(0.0, due - trio.current_time())
 
-    async def _greet(self, peer: _Peer) -> Link:
+    async def _greet(self, peer: Peer) -> Link:
         """Dial both connections and exchange Hellos on them."""
         peer.number += 1
         made: dict[str, tuple[Hello, PeerSocket]] = {}
         opened: list[PeerSocket] = []
         try:
             for channel in (DATA, CONTROL_CHANNEL):
-                connection = await reach(peer.address, MAX_FRAME, self._session / 16)
-                opened.append(connection)
-                made[channel] = (await self._welcome(peer, connection, channel), connection)
+                with trio.fail_after(
+                    self._session / 4
+                ):  # each: the second answer ends the old link
+                    connection = await reach(peer.address, MAX_FRAME, self._session / 16)
+                    opened.append(connection)
+                    made[channel] = (await self._welcome(peer, connection, channel), connection)
         except BaseException:
             for connection in opened:
                 connection.close()
@@ -421,9 +374,9 @@ class Mesh:
             raise EOFError("the peer was restarted between its two answers")
         return self._open(peer, hello, data, control)
 
-    async def _welcome(self, peer: _Peer, connection: PeerSocket, channel: str) -> Hello:
+    async def _welcome(self, peer: Peer, connection: PeerSocket, channel: str) -> Hello:
         """Say Hello and hear the answer, if there is still a need for it."""
-        if self._patience(peer):
+        if self._leaving or self._patience(peer):
             raise _NotMissedError
         connection.write([self._me.hello(channel, peer.number)])
         answer = await connection.read_first()
@@ -442,7 +395,7 @@ class Mesh:
         connection.finish([goodbye])
         raise _RefusedError(goodbye.code)
 
-    def _note_refusal(self, peer: _Peer, error: Exception) -> None:
+    def _note_refusal(self, peer: Peer, error: Exception) -> None:
         refused = isinstance(error, ConnectionRefusedError) and not peer.refused
         if refused and not self._patience(peer):
             if peer.link is not None:
@@ -452,7 +405,7 @@ class Mesh:
 
     # ---- the accepting side --------------------------------------------------------------------
 
-    async def _probe(self, peer: _Peer) -> None:
+    async def _probe(self, peer: Peer) -> None:
         """While no link is there, find out whether anybody listens where the peer should be.
 
         It is told who knocks: its link may lead to an earlier life of this member, which was
@@ -461,6 +414,8 @@ class Mesh:
         backoff = BACKOFF_FIRST
         while not self._leaving:
             await peer.down.wait()
+            if peer.link is not None:  # another one has taken its place already
+                continue
             if peer.refused:
                 await peer.up.wait()
                 continue
@@ -474,7 +429,7 @@ class Mesh:
                 backoff = BACKOFF_FIRST
             backoff = min(2 * backoff, BACKOFF_LAST)
 
-    async def _knock(self, peer: _Peer) -> None:
+    async def _knock(self, peer: Peer) -> None:
         connection = await connect(peer.address, MAX_HELLO)
         try:
             connection.write([self._me.hello(DATA, 0)])
@@ -535,7 +490,7 @@ class Mesh:
             if half is not None:
                 await self._hear_out(peer, half)
 
-    async def _hear_out(self, peer: _Peer, half: _Half) -> None:
+    async def _hear_out(self, peer: Peer, half: Half) -> None:
         """Before its twin comes, a connection can only be ended, with or without a word."""
         with half.scope:
             with contextlib.suppress(OSError, EOFError, FrameError, trio.ClosedResourceError):
@@ -546,7 +501,7 @@ class Mesh:
             if peer.half is half:
                 peer.half = None
 
-    def _admit(self, peer: _Peer, hello: Hello, connection: PeerSocket) -> _Half | None:
+    def _admit(self, peer: Peer, hello: Hello, connection: PeerSocket) -> Half | None:
         """Answer a Hello, and open the link when both connections of it are there."""
         present, half = peer.link, peer.half
         late = present is not None and (hello.boot, hello.link) <= (present.boot, present.number)
@@ -566,10 +521,10 @@ class Mesh:
                 self._pair(peer, hello, connection, half.connection)
                 return None
             half.connection.close()
-        peer.half = _Half(hello, connection)
+        peer.half = Half(hello, connection)
         return peer.half
 
-    def _pair(self, peer: _Peer, hello: Hello, connection: PeerSocket, twin: PeerSocket) -> None:
+    def _pair(self, peer: Peer, hello: Hello, connection: PeerSocket, twin: PeerSocket) -> None:
         is_data = hello.channel == DATA
         data, control = (connection, twin) if is_data else (twin, connection)
         link = self._open(peer, hello, data, control)

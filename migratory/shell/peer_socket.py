@@ -31,7 +31,8 @@ Place = tuple[int, int, int, str, Any]  # as getaddrinfo tells it
 class PeerSocket:
     """A connected stream socket with its frame buffer and whatever waits to be written."""
 
-    __slots__ = ("_socket", "_waiting", "acked", "early", "frames", "open", "sent", "waiting")
+    __slots__ = ("_socket", "_waiting", "acked", "early", "frames", "heard", "open", "sent",
+                 "waiting")  # fmt: skip
 
     def __init__(self, sock: socket.socket, limit: int) -> None:
         sock.setblocking(False)
@@ -44,6 +45,7 @@ class PeerSocket:
         self.acked = 0  # of these, processed by the peer
         self.frames = FrameBuffer(limit)
         self.early: list[PeerMessage] = []  # came in the same read as the Hello
+        self.heard = 0.0  # when bytes came last, by the clock of whoever reads
         self.open = True
 
     def write(self, messages: list[PeerMessage]) -> bool:

@@ -64,10 +64,11 @@ class HangingCable:
         self._changed.set()
         self._changed = trio.Event()
 
-    def hang(self, *, new: bool = False) -> None:
-        """Carry nothing on present connections, nor on new ones if `new`."""
-        for wire in self.wires:
-            wire.flows = trio.Event()
+    def hang(self, *, which: slice = slice(None), new: bool = False) -> None:
+        """Carry nothing on these of the present connections, nor on new ones if `new`."""
+        for wire in self.wires[which]:
+            if wire.flows.is_set():
+                wire.flows = trio.Event()
         self._new_flow = not new
 
     def go_on(self, first: int) -> None:

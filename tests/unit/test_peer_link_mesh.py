@@ -365,8 +365,9 @@ async def test_a_silent_link_is_broken(net: Net) -> None:
         assert trio.current_time() - began >= 0.4
 
 
-async def test_a_link_that_hangs_is_replaced(net: Net) -> None:
-    """A connection can hang though its peer can be reached: a new one takes its place in time."""
+@pytest.mark.parametrize("which", [slice(None), slice(0, 1), slice(1, 2)], ids=str)
+async def test_a_link_that_hangs_is_replaced(net: Net, which: slice) -> None:
+    """Both connections or one can hang though the peer can be reached: it is dialed anew."""
     b = Side(net, "b", session=8.0)
     with socket.create_server(("127.0.0.1", 0)) as door:
         a = Side(net | {"b": door.getsockname()[:2]}, "a", session=8.0)
@@ -375,12 +376,33 @@ async def test_a_link_that_hangs_is_replaced(net: Net) -> None:
             nursery.start_soon(cable.run)
             await a.linked()
             await b.linked()
-            cable.hang()
+            cable.hang(which=which)
             began = trio.current_time()
             await a.linked(2)
             await b.linked(2)
             assert trio.current_time() - began < 4.0  # it would have been broken after that
         assert a.events.count(LinkDown("b", refused=False)) == 1
+
+
+async def test_each_answer_to_a_greeting_may_take_its_time(net: Net) -> None:
+    """The second one ends the old link at the peer: giving up before it would cost both."""
+    b = Identity("test", "hash", MEMBERS, "b", FIRST)
+    a = Side({"a": net["a"], "b": net["b"]}, "a", session=8.0)
+    async with running(a) as nursery:
+        with listen(net["b"]) as door:
+
+            async def answer_slowly() -> None:
+                for _ in (DATA, CONTROL_CHANNEL):
+                    await trio.lowlevel.wait_readable(door)
+                    connection = PeerSocket(door.accept()[0], MAX_FRAME)
+                    a.dialed.append(connection)
+                    hello = await connection.read_first()
+                    assert isinstance(hello, Hello)
+                    await trio.sleep(1.2)
+                    connection.write([b.hello(hello.channel, hello.link)])
+
+            nursery.start_soon(answer_slowly)
+            await a.linked()
 
 
 async def test_a_link_that_is_heard_in_time_is_kept(net: Net) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.events import KeeperAnswer, RecoverWanted
+from coordinator.events import KeeperAnswer, LinkUp, RecoverWanted
 from coordinator.keeper import Elected
 from coordinator.replica import Role
 from coordinator.takeover import Bid, begin
@@ -147,6 +147,16 @@ def test_a_fetch_that_stops_ends_the_bid() -> None:
     assert stage.lives["b"].replica().bid is not None
     stage.run(0.3)
     assert stepped_down(stage, "b", "promises in time")
+
+
+def test_what_was_asked_on_a_link_that_is_gone_is_asked_again() -> None:
+    """A fetch that a new link finds under way goes on at once, not when the bid loses patience."""
+    stage = opened()
+    bid = bidding(stage)
+    assert hears(stage, "b", "c", prom(3)) == ["b > c Fetch epoch=2 after=1 (held)"]
+    stage.give(stage.lives["b"], LinkUp("c", stage.lives["c"].member.ctx.boot))
+    assert stage.trace.count("b > c Fetch epoch=2 after=1 (held)") == 2
+    assert bid.best == "c"
 
 
 def test_who_holds_what_cannot_be_fetched_is_invited() -> None:

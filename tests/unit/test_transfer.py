@@ -153,11 +153,14 @@ def test_a_stream_of_another_epoch_voids_a_transfer_by_itself() -> None:
 
 
 def test_a_dead_transfer_begins_again() -> None:
-    """After a silence of five seconds staging is thrown away and the coordinator asked anew."""
+    """It asks again, ever more seldom; after five seconds all is thrown away and begins anew.
+
+    A slow link may carry the chunk already: what is asked for twice comes twice.
+    """
     stage = recovering()
     hold(stage, "a>c", "SyncHead")
     stage.run(4.0)
-    assert sum("SyncPull" in line for line in stage.trace) > 3
+    assert sum("SyncPull" in line for line in stage.trace) == 3
     assert not any("SyncReq" in line for line in stage.trace)
     stage.run(1.5)
     assert any("c > a SyncReq" in line for line in stage.trace)
