@@ -21,6 +21,7 @@ from migratory.errors import MigratoryError
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 2
+SOAK_OUT = Path("runs") / "soak"
 
 app = App(
     name="chaos", help="Break a real cluster on purpose, and write down what happens.",
@@ -86,7 +87,7 @@ async def soak_for_hours(
     slice_minutes: Annotated[float, Parameter(name="--slice")] = 10.0,
     seed: int = 1,
     load: str = LARGE,
-    out: Path,
+    out: Path = SOAK_OUT,
 ) -> int:
     """Run slice after slice, each with a verdict by Spark; called again, it goes on.
 

@@ -11,6 +11,7 @@ Pure: the same arguments give the same plan, on every machine. Invariants of a p
 from __future__ import annotations
 
 import re
+from collections import Counter
 from random import Random
 
 import msgspec
@@ -70,11 +71,12 @@ def make_plan(scenario: Scenario, seed: int, minutes: float, possible: frozenset
     names = [f"m{n}" for n in range(1, scenario.members + 1)]
     storms = _storms(round(minutes * 60_000), scenario.cycle)
     found: list[Fault] = []
+    used: Counter[str] = Counter()
     for begin, end in storms:
         if scenario.steps:
             found += _aimed(scenario.steps, random, names, begin, end)
         else:
-            found += _drawn(scenario, random, names, begin, end, possible)
+            found += _drawn(scenario, random, names, begin, end, possible, used)
     wanted = {fault.kind for fault in found} | set(scenario.kinds)
     faults = sorted(
         (fault for fault in found if fault.kind in possible), key=lambda f: (f.at_ms, f.target)
@@ -115,9 +117,13 @@ def _cast(target: str, roles: dict[str, str]) -> str:
 
 def _drawn(
     scenario: Scenario, random: Random, names: list[str], begin: int, end: int,
-    possible: frozenset[str],
+    possible: frozenset[str], used: Counter[str],
 ) -> list[Fault]:  # fmt: skip
-    """Random faults of one storm: `survive` lanes that harm members, one for everything else."""
+    """Random faults of one storm: `survive` lanes that harm members, one for everything else.
+
+    Of the kinds that still fit, chance has one of those that were used least: a short run has no
+    kind twice that others of the same scenario still wait for.
+    """
     known = [(name, KINDS[name]) for name in scenario.kinds if name in possible]
     on_members = [(name, kind) for name, kind in known if kind.harms_member]
     others = [(name, kind) for name, kind in known if not kind.harms_member]
@@ -125,12 +131,14 @@ def _drawn(
     for kinds in [on_members] * scenario.survive + [others]:
         at = begin + round(random.uniform(0, 2000))
         while fitting := [(n, k) for n, k in kinds if at + k.shortest * 1000 <= end]:
-            name, kind = random.choice(fitting)
+            least = min(used[name] for name, _ in fitting)
+            name, kind = random.choice([each for each in fitting if used[each[0]] == least])
             lasting = round(random.uniform(kind.shortest, kind.longest) * 1000)
             lasting = min(lasting, end - at)
             busy = "".join(f.target for f in faults if f.at_ms < at + lasting and at < f.end_ms)
             target = _target(kind, random, [each for each in names if each not in busy])
             if target:
+                used[name] += 1
                 faults.append(Fault("", name, target, at, lasting))
             at += lasting + round(random.uniform(500, 3000)) + (RETURN if kind.forgets else 0)
     return faults

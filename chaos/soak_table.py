@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+FAILOVER = ("count", "p50_ms", "p99_ms", "max_ms")
 KILLS = ("kill-quick", "kill-long", "kill-recovering")
 
 
@@ -111,9 +112,26 @@ def _failovers(done: list[Slice]) -> list[str]:
     told = [(each, kind, times) for each in done for kind, times in each.failovers.items()]
     if not told:
         return []
-    names = sorted({name for _, _, times in told for name in times})
-    lines = ["", "## Failovers", "", _line(["slice", "fault", *names])]
-    lines.append(_line(["---"] * (len(names) + 2)))
+    lines = ["", "## Failovers", "", _line(["slice", "fault", *FAILOVER])]
+    lines.append(_line(["---"] * (len(FAILOVER) + 2)))
+    lines += [_line(["all", *cells]) for cells in pooled(done)]
     for each, kind, times in told:
-        lines.append(_line([each.number, kind, *(times.get(name, "") for name in names)]))
+        lines.append(_line([each.number, kind, *(times.get(name, "") for name in FAILOVER)]))
     return lines
+
+
+def pooled(done: list[Slice]) -> list[list[object]]:
+    """The same of all slices together, and of all kinds of kill -9 together."""
+    by_kind: dict[str, list[int]] = defaultdict(list)
+    for each in done:
+        for kind, times in each.failovers.items():
+            by_kind[kind] += times.get("ms", [])
+    killed = [ms for kind in KILLS for ms in by_kind.get(kind, [])]
+    rows = [("kill -9", killed), *sorted(by_kind.items())]
+    return [[kind, *_points(sorted(times))] for kind, times in rows if times]
+
+
+def _points(times: list[int]) -> list[int]:
+    """How many, the middle one, the one that one in a hundred exceeds, and the longest."""
+    count = len(times)
+    return [count, times[(count - 1) // 2], times[(count * 99 - 1) // 100], times[-1]]

@@ -118,6 +118,15 @@ def test_every_scenario_breaks_something(name: str) -> None:
     assert {fault.kind for fault in plan.faults} <= set(BREAKS) | {"stampede"}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_short_run_has_all_kinds_of_cuts(seed: int) -> None:
+    """Chance chooses among the kinds that were used least: in a minute at most one is missing."""
+    cuts = set(SCENARIOS["partition-zoo"].kinds)
+    for minutes, waiting in ((1.0, 1), (2.0, 0)):
+        plan = make_plan(SCENARIOS["partition-zoo"], seed, minutes, EVERYTHING)
+        assert len(cuts - {fault.kind for fault in plan.faults}) <= waiting
+
+
 def test_what_a_machine_cannot_do_is_left_out_and_named() -> None:
     """Without namespaces there are no cuts, and the plan says so."""
     plan = make_plan(SCENARIOS["p16"], 1, 1.0, EVERYTHING - {"zombie"})

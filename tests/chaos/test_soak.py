@@ -19,7 +19,10 @@ from migratory.errors import MigratoryError
 
 PATIENCE = 280.0
 COUNTS = {"takeovers": 7, "published": 1000, "acked": 990, "delivered": 12345}
-FAILOVERS = {"kill-quick": {"count": 3, "p50_ms": 410, "p99_ms": 900}}
+FAILOVERS = {
+    "kill-quick": {"count": 3, "p50_ms": 410, "p99_ms": 900, "max_ms": 900, "ms": [90, 410, 900]},
+    "kill-long": {"count": 1, "p50_ms": 500, "p99_ms": 500, "max_ms": 500, "ms": [500]},
+}
 
 
 def finished(out: Path, *verdicts: str, slices: int = 2) -> list[str]:
@@ -59,7 +62,9 @@ def test_the_exit_code_sums_up_all_slices(
     table = (tmp_path / "soak" / "soak.md").read_text()
     assert "| 2 | 5002 | soak | 1 |" in table
     assert "24690 delivered; 40000 rows" in table
-    assert "| 1 | kill-quick | 3 | 410 | 900 |" in table
+    assert "| 1 | kill-quick | 3 | 410 | 900 | 900 |" in table
+    assert "| all | kill-quick | 6 | 410 | 900 | 900 |" in table
+    assert "| all | kill -9 | 8 | 410 | 900 | 900 |" in table
     assert ("NO_GAP" in table) == (code > 0)
 
 
