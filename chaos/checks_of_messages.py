@@ -245,7 +245,9 @@ def _held_after_all(ledger: Ledger) -> Iterator[Violation]:
     for row in ledger.of("window"):
         before = (r["n"] for r in cleared.get((row["group"], row["proc"]), []) if r["n"] < row["n"])
         since = max(before, default=-1)
-        head = number(row, "head") or 0
+        head = number(row, "head")
+        if head is None:
+            continue
         for had in applied[row["topic"], row["proc"]]:
             age_ms = (row["t_mono"] - had["t_mono"]) / 1000 + SURE_MS
             if (

@@ -185,7 +185,8 @@ class Ledger:
 
     def setting(self, kind: str, key: str, default: int) -> int:
         """The highest number that rows of a kind state."""
-        return max((number(row, key) or 0 for row in self.of(kind)), default=default) or default
+        told = (number(row, key) for row in self.of(kind))
+        return max((value for value in told if value is not None), default=default)
 
     def kept(self, key: str, default: int) -> int:
         """What all members keep of a history, also where one keeps more."""
@@ -230,6 +231,19 @@ class Ledger:
     def links(self) -> dict[str | None, tuple[int, str]]:
         """When each connection was welcomed, and by whom."""
         return {row["conn"]: (row["t_wall"], extra(row, "member")) for row in self.of("link_up")}
+
+    @cached_property
+    def lost(self) -> dict[str | None, int]:
+        """When each connection ended."""
+        return {row["conn"]: row["t_wall"] for row in self.of("link_down")}
+
+    def is_hit(self, conn: str | None, since: int, until: int) -> bool:
+        """Whether a fault hits the contact of a connection then, or it may not be back yet."""
+        contact = self.links.get(conn, (0, ""))[1]
+        until = min(until, self.lost.get(conn, until))
+        back = self.bounds.return_ms * 1000
+        at = (fault for fault in self.faults.values() if contact in fault.at)
+        return any(fault.on_at <= until and fault.off_at + back >= since for fault in at)
 
     @cached_property
     def publications(self) -> dict[Key, tuple[Row, int | None, int | None]]:

@@ -338,6 +338,45 @@ class Prepared:
         )
 
     @cached_property
+    def happened(self) -> DataFrame:
+        """Faults that were planned and came; a restart of all members is one."""
+        planned = self.few.where("kind = 'plan'").select("run", extra("id").alias("id"))
+        return self.faults.where("not missed").join(planned, ["run", "id"], "left_semi")
+
+    @cached_property
+    def links(self) -> DataFrame:
+        """When each connection was welcomed, and the faults at its contact while it was there.
+
+        `troubles`: from when a fault hits the contact until that may be back.
+        """
+        up = F.when(F.col("kind") == "link_up", F.col("t_wall"))
+        down = F.when(F.col("kind") == "link_down", F.col("t_wall"))
+        links = (
+            self.few.where("kind in ('link_up', 'link_down')")
+            .groupBy("run", "conn")
+            .agg(
+                F.max(up).alias("up_at"),
+                F.coalesce(F.max(down), F.lit(NEVER)).alias("down_at"),
+                F.max(extra("member")).alias("contact"),
+            )
+        )
+        troubles = self.faults.select(
+            F.col("run").alias("of_run"),
+            F.explode("at").alias("of"),
+            "on_at",
+            (F.col("off_at") + F.lit(self.bounds.return_ms * 1000)).alias("back_at"),
+        )
+        met = (F.col("run") == F.col("of_run")) & (F.col("contact") == F.col("of"))
+        while_up = (F.col("back_at") >= F.col("up_at")) & (F.col("on_at") <= F.col("down_at"))
+        trouble = F.when(F.col("on_at").isNotNull(), F.struct("on_at", "back_at"))
+        return (
+            links.join(F.broadcast(troubles), met & while_up, "left")
+            .groupBy("run", "conn", "up_at")
+            .agg(F.collect_list(trouble).alias("troubles"))
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+
+    @cached_property
     def busy(self) -> DataFrame:
         """The times in which there were faults, or healing: (run, on_at, over_at), all apart."""
         order = Window.partitionBy("run").orderBy("on_at")

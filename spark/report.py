@@ -90,6 +90,7 @@ def page(summary: Summary) -> str:
         _counts(summary.outcomes),
         "<h2>Checks</h2>",
         _checks(summary),
+        f'<p class="note">{escape(_bounds(summary))}</p>',
         "<h2>Once more</h2>",
         *(f"<p><code>{escape(line)}</code></p>" for line in summary.replay),
         f'<p class="note">Checked in {summary.seconds:.0f} s.</p>',
@@ -144,6 +145,15 @@ def _failovers(summary: Summary) -> str:
         "the first acknowledgement under a new epoch, by the clients' clocks. A fault that hits "
         "no coordinator causes none.</p>"
     )
+
+
+def _bounds(summary: Summary) -> str:
+    """What it was judged by: another run's valid may be one of wider bounds."""
+    told = (
+        f"{name} {', '.join(value) if isinstance(value, list | tuple) else value}"
+        for name, value in summary.bounds.items()
+    )
+    return f"Judged by: {'; '.join(told)}."
 
 
 def _checks(summary: Summary) -> str:

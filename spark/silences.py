@@ -5,8 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
-from spark.columns import extra
-from spark.prepared import NEVER, Prepared
+from spark.prepared import Prepared
 
 
 def silences(trace: Prepared) -> DataFrame:
@@ -26,39 +25,9 @@ def silences(trace: Prepared) -> DataFrame:
     waits = F.least(F.greatest("sent_at", "up_at", back), F.col("acked_at"))
     return (
         trace.publications.where("sent_at is not null and acked_at is not null")
-        .join(F.broadcast(_links(trace)), ["run", "conn"], "left")
+        .join(F.broadcast(trace.links), ["run", "conn"], "left")
         .select("run", "group", "acked_at", waits.alias("waits"))
         .withColumn("first", F.min("waits").over(later))
         .withColumn("since", F.greatest(F.lag("acked_at").over(in_group), F.col("first")))
         .select("run", "group", "since", "acked_at")
-    )
-
-
-def _links(trace: Prepared) -> DataFrame:
-    """When each connection was welcomed, and the faults at its contact while it was there."""
-    links = (
-        trace.few.where("kind in ('link_up', 'link_down')")
-        .groupBy("run", "conn")
-        .agg(
-            F.max(F.when(F.col("kind") == "link_up", F.col("t_wall"))).alias("up_at"),
-            F.max(F.when(F.col("kind") == "link_down", F.col("t_wall"))).alias("down_at"),
-            F.max(extra("member")).alias("contact"),
-        )
-    )
-    back = F.col("off_at") + F.lit(trace.bounds.return_ms * 1000)
-    troubles = trace.faults.select(
-        "run", F.explode("at").alias("contact"), "on_at", back.alias("back_at")
-    ).withColumnRenamed("run", "of_run")
-    met = (F.col("run") == F.col("of_run")) & (links["contact"] == troubles["contact"])
-    while_up = (F.col("back_at") >= F.col("up_at")) & (
-        F.col("on_at") <= F.coalesce("down_at", F.lit(NEVER))
-    )
-    return (
-        links.join(F.broadcast(troubles), met & while_up, "left")
-        .groupBy("run", "conn", "up_at")
-        .agg(
-            F.collect_list(F.when(F.col("on_at").isNotNull(), F.struct("on_at", "back_at"))).alias(
-                "troubles"
-            )
-        )
     )

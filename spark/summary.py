@@ -5,7 +5,8 @@ Only small things are collected: aggregates, and a bounded number of witnesses a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
@@ -14,10 +15,11 @@ from spark.checks import CHECKS, all_violations
 from spark.faults import TraceFault
 from spark.missing import missing_processes
 from spark.prepared import Prepared, extra, flag
-from spark.times import Times, failovers, latencies, silences
+from spark.times import Failover, Times, failovers, latencies, silences
 
 WITNESSES = 5
 RUNS = 10  # so many are told how to do once more
+REPLAY = "python -m chaos replay RUN --out DIR"  # where run.json is; it has the whole plan
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ class Summary:
     violations: list[Found]
     faults: list[TraceFault]
     checks: dict[str, str]
+    bounds: dict[str, Any]
     counts: dict[str, int]
     outcomes: dict[str, int]
     fault_kinds: dict[str, int]
-    failovers: dict[str, dict[str, int]]
+    failovers: dict[str, Failover]
     runs: list[str]
     replay: list[str]
     seconds: float = 0.0
@@ -68,9 +71,10 @@ def summarize(trace: Prepared, faults: list[TraceFault]) -> Summary:
         violations=violations,
         faults=faults,
         checks={name: (check.__doc__ or "").split("\n")[0] for name, check in CHECKS.items()},
+        bounds=asdict(trace.bounds),
         counts=_counts(trace),
         outcomes=_tally(trace.of("sub_status"), extra("outcome")),
-        fault_kinds=_tally(trace.few.where("kind = 'fault_on'"), extra("fault")),
+        fault_kinds=_tally(trace.happened, F.col("fault")),
         failovers=failovers(trace),
         runs=[],
         replay=[],
@@ -124,16 +128,14 @@ def _counts(trace: Prepared) -> dict[str, int]:
     ).first()
     opened = trace.of("open").select("run", "group", "epoch").distinct()
     groups = opened.groupBy("run", "group").count().agg(F.sum(F.col("count") - 1)).first()
-    others = trace.few.agg(
-        count(kind == "fault_on", "faults"), F.count("*").alias("few"), F.count_distinct("run")
-    ).first()
+    others = trace.few.agg(F.count("*").alias("few"), F.count_distinct("run")).first()
     assert published is not None
     assert seen is not None
     assert groups is not None
     assert others is not None
     counts: dict[str, int] = {**published.asDict(), **seen.asDict()}
-    counts |= {"takeovers": groups[0] or 0, "faults": others[0], "runs": others[2]}
-    return counts | {"rows": counts["rows"] + others[1]}
+    counts |= {"takeovers": groups[0] or 0, "faults": trace.happened.count()}
+    return counts | {"runs": others[1], "rows": counts["rows"] + others[0]}
 
 
 def _tally(rows: DataFrame, by: Column) -> dict[str, int]:
@@ -151,6 +153,7 @@ def _add_runs(trace: Prepared, summary: Summary) -> None:
         summary.runs.append(f"{row.run}: {said}")
         options = " ".join(f"--{name} {value}" for name, value in known.items())
         summary.replay.append(f"python -m chaos run {options} --out DIR")
+    summary.replay.append(REPLAY)
 
 
 def _add_times(trace: Prepared, summary: Summary) -> None:

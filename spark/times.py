@@ -8,6 +8,8 @@ together the latest counts.
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
@@ -18,11 +20,23 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 SHOWN_SILENCE_MS = 250
 SILENCES = 2000
 
+MOST_FAILOVERS = 10_000
+
 Times = dict[str, dict[str, dict[str, int]]]
 
 
-def failovers(trace: Prepared) -> dict[str, dict[str, int]]:
-    """Per kind of fault: how many, and p50, p99 and the longest in milliseconds."""
+class Failover(TypedDict):
+    """Failovers after one kind of fault; `ms` has them all, in order, up to MOST_FAILOVERS."""
+
+    count: int
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+    ms: list[int]
+
+
+def failovers(trace: Prepared) -> dict[str, Failover]:
+    """Per kind of fault: how many, p50, p99 and the longest in milliseconds, and all of them."""
     hits = _hits(trace).withColumnRenamed("run", "of_run")
     caused = (F.col("run") == F.col("of_run")) & F.col("on_at").between(
         F.col("sent_before") + 1, F.col("acked_at")
@@ -39,14 +53,18 @@ def failovers(trace: Prepared) -> dict[str, dict[str, int]]:
         .agg(
             F.count("*").alias("count"),
             F.percentile_approx("ms", [0.5, 0.99, 1.0]).alias("points"),
+            F.slice(F.sort_array(F.collect_list("ms")), 1, MOST_FAILOVERS).alias("all"),
         )
         .orderBy("fault")
     )
-    return {
-        row.fault: {"count": row["count"]}
-        | dict(zip(("p50_ms", "p99_ms", "max_ms"), map(round, row.points), strict=True))
-        for row in took.collect()
-    }
+    found: dict[str, Failover] = {}
+    for row in took.collect():
+        p50, p99, most = map(round, row.points)
+        times = [round(ms) for ms in row["all"]]
+        found[row.fault] = Failover(
+            count=row["count"], p50_ms=p50, p99_ms=p99, max_ms=most, ms=times
+        )
+    return found
 
 
 def _turns(trace: Prepared) -> DataFrame:

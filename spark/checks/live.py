@@ -11,14 +11,27 @@ from spark.prepared import TOPIC, Prepared, extra
 
 
 def check(trace: Prepared) -> DataFrame:
-    """When the last fault is over and healed, publications are acked in time.
+    """When the last fault is over the cluster heals in time; then publications are acked in time.
 
     The last life of each member is normal in every group that was ever opened, also after the last
     floor that made it forget, and the ends of all topics are equal at all members. No member ends
     by itself, or badly when it is drained.
     """
     found = _late(trace).unionByName(_not_normal(trace)).unionByName(_unequal(trace))
-    return found.unionByName(_ended(trace))
+    return found.unionByName(_ended(trace)).unionByName(_unhealed(trace))
+
+
+def _unhealed(trace: Prepared) -> DataFrame:
+    """All members were seen to be well, but late after the last fault."""
+    last = F.max(F.when(F.col("kind") == "fault_off", F.col("t_wall")))
+    healed = (F.col("kind") == "phase") & (extra("phase") == "healed")
+    found = (
+        trace.few.groupBy("run")
+        .agg(last.alias("last"), F.min(F.when(healed, F.col("t_wall"))).alias("healed_at"))
+        .withColumn("took_ms", F.expr("(healed_at - last) div 1000"))
+        .where(F.col("took_ms") > trace.bounds.heal_ms)
+    )
+    return violations(found, "LIVE", sentence("healed {} ms after the last fault", "took_ms"))
 
 
 def _ended(trace: Prepared) -> DataFrame:

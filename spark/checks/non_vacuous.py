@@ -55,7 +55,7 @@ def _missing_happenings(trace: Prepared) -> DataFrame:
 
     absent = F.array(*(F.when(lacks(name), F.lit(f"no {name} happened")) for name in wanted))
     few = F.when(
-        F.coalesce("busy", F.lit(0)) < F.col("groups"),
+        (F.coalesce("busy", F.lit(0)) < F.col("groups")) & (F.col("sample") == 1),
         sentence("{} of {} groups had traffic", "busy", "groups"),
     )
     found = (

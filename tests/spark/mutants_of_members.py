@@ -13,6 +13,7 @@ from tests.spark.mutants import (
     at_the_end_of,
     rows_of,
     second_fault,
+    shifted,
     swap,
     told,
     window_that_lies,
@@ -128,6 +129,26 @@ def counted_what_nobody_applied(rows: Rows) -> Rows:
     return without(rows, last["ack"], *commits)
 
 
+def delivered_late_during_a_fault_of_another(rows: Rows) -> Rows:
+    """A contact that no fault hits leaves a subscriber behind while another member is away."""
+    for row in rows_of(rows, "deliver", topic="/b", epoch=2):
+        row["t_wall"] += 5 * SECOND
+    return rows
+
+
+def delivered_late_by_a_contact_that_was_hit(rows: Rows) -> Rows:
+    """A contact that is frozen itself cannot deliver in time."""
+    for row in [*rows_of(rows, "plan"), *rows_of(rows, "fault_on"), *rows_of(rows, "fault_off")]:
+        told(row, fault="pause", target="m3")
+    return delivered_late_during_a_fault_of_another(rows)
+
+
+def healed_late(rows: Rows) -> Rows:
+    """Members take longer to be well again than they may."""
+    healed = next(r for r in rows_of(rows, "phase") if r["extra"]["phase"] == "healed")
+    return shifted(rows, healed["t_wall"], 11 * SECOND)
+
+
 # As mutants.CAUGHT.
 MEMBERS: dict[Mutant, str] = {
     counted_after_a_floor_made_it_forget: "RECOVER_SILENT",
@@ -142,5 +163,8 @@ MEMBERS: dict[Mutant, str] = {
     silent_long_before_two_were_away: "UNAVAIL",
     silent_around_two_that_were_away: "",
     window_that_lies_before_an_install: "HONEST_GAP NO_LOSS",
+    delivered_late_during_a_fault_of_another: "STALE",
+    delivered_late_by_a_contact_that_was_hit: "",
+    healed_late: "LIVE",
     counted_what_nobody_applied: "COMMIT_BEFORE_SEE FALSE_ACK NO_PHANTOM",
 }

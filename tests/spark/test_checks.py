@@ -11,17 +11,19 @@ from chaos import checker as quick
 from spark.checks import CHECKS, all_violations
 from spark.prepared import Prepared
 from spark.schemas import TRACE
-from tests.spark.good_trace import Row, good_trace
+from tests.spark.good_trace import Row, good_trace, sampled
 from tests.spark.mutants import Mutant
 from tests.spark.mutants_of_owed import EVERY
 
 GOOD = {"good": (5, 7), "good-short": (2, 6), "good-long": (9, 12)}
+SAMPLED = "good-sampled"
 Found = dict[str, set[str]]
 
 
 def traces() -> dict[str, list[Row]]:
     """Good traces and all mutants, each under its own run."""
     found = {run: good_trace(run, *sizes) for run, sizes in GOOD.items()}
+    found[SAMPLED] = sampled(good_trace(SAMPLED))
     for mutant in EVERY:
         rows = mutant(deepcopy(found["good"]))
         found[mutant.__name__] = [{**row, "run": mutant.__name__} for row in rows]
@@ -60,9 +62,9 @@ def by_python(batch: dict[str, list[Row]]) -> Found:
 
 def test_good_traces_are_clean(by_spark: Found, by_python: Found) -> None:
     """An honest cluster violates nothing, whatever happens to it."""
-    clean: Found = {run: set() for run in GOOD}
-    assert {run: by_python[run] for run in GOOD} == clean
-    assert {run: by_spark[run] for run in GOOD} == clean
+    clean: Found = {run: set() for run in (*GOOD, SAMPLED)}
+    assert {run: by_python[run] for run in clean} == clean
+    assert {run: by_spark[run] for run in clean} == clean
 
 
 @pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.__name__)

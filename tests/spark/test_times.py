@@ -10,7 +10,7 @@ from chaos import checker as quick
 from spark.checks import all_violations
 from spark.prepared import Prepared
 from spark.schemas import TRACE
-from spark.times import failovers
+from spark.times import Failover, failovers
 from tests.spark.good_trace import Row, good_trace
 from tests.spark.mutants import delivered_late, rows_of, told
 
@@ -70,9 +70,9 @@ def test_a_failover_lasts_from_the_fault_to_the_first_answer_of_a_new_epoch(
     clients.published(0, 1990, 2600, epoch=3)  # both, the pause came last: 500
     clients.published(1, 2050, 2080, epoch=3)  # before the pause: 30
     assert failovers(prepared(session, clients.rows)) == {
-        "cut-pair": {"count": 1, "p50_ms": 30, "p99_ms": 30, "max_ms": 30},
-        "kill": {"count": 2, "p50_ms": 290, "p99_ms": 400, "max_ms": 400},
-        "pause": {"count": 1, "p50_ms": 500, "p99_ms": 500, "max_ms": 500},
+        "cut-pair": Failover(count=1, p50_ms=30, p99_ms=30, max_ms=30, ms=[30]),
+        "kill": Failover(count=2, p50_ms=290, p99_ms=400, max_ms=400, ms=[290, 400]),
+        "pause": Failover(count=1, p50_ms=500, p99_ms=500, max_ms=500, ms=[500]),
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 import pytest
 
+from chaos.checker import CHECKS, Bounds
 from migratory.config import Config, Section
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +93,18 @@ def test_violations_that_documents_name_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests" / "simulation").glob("*.py"))
     assert {name for name in named if f'"{name}' not in sources} == set()
     assert len(named) > 20
+
+
+def test_every_check_has_its_sentence() -> None:
+    """The table of checks names what the checkers have, and the thresholds they begin with."""
+    table = (DOCS / "guarantees.md").read_text().partition("## 8 Checks of a trace")[2]
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("| ")][1:]
+    named = [name.strip() for row in rows for name in row[1].split(",")]
+    assert sorted(named) == sorted(CHECKS)
+    wanted = {f"--{key.replace('_', '-')}": str(value) for key, value in vars(Bounds()).items()}
+    said = dict(re.findall(r"`(--[a-z]+-ms)` ([0-9]+)", table))
+    assert said == {flag: value for flag, value in wanted.items() if flag in said}
+    assert {"--silence-ms", "--lag-ms", "--heal-ms", "--ack-ms"} <= set(said)
 
 
 def test_pictures_are_what_their_script_draws() -> None:
