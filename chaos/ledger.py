@@ -24,7 +24,7 @@ HITS_CLIENTS = ("cut-clients", "deaf-clients", "recover")
 HAPPENINGS = ("takeover", "sync", "gap", "duplicate", "resume")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """What a run is measured against; the defaults stand in docs/guarantees.md."""
 

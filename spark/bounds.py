@@ -8,7 +8,7 @@ SURE_MS = 30_000  # an entry may be so much older than what tells of it before i
 HAPPENINGS = ("takeover", "sync", "gap", "duplicate", "resume")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """Milliseconds and shares; what a run must have seen in order to prove anything."""
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"valid": 0, "invalid": 1, "unknown": 2}
 NO_VERDICT = 2
+OPTIONS = ("silence_ms", "lag_ms", "heal_ms", "ack_ms")  # bounds that a caller may state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", help="a trace directory: .jsonl or .parquet files")
     parser.add_argument("--report", type=Path, help="directory for report.html and report.json")
     wanted = Bounds()
-    for name in ("silence_ms", "lag_ms", "heal_ms", "ack_ms"):
+    for name in OPTIONS:
         default = getattr(wanted, name)
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=default, help=f"default {default}")
@@ -50,7 +51,7 @@ def bounds_of(given: argparse.Namespace) -> Bounds:
     if unknown:
         remedy = f"known: {', '.join(HAPPENINGS)}"
         raise TraceError("UNKNOWN_HAPPENING", f"--require names {', '.join(unknown)}", remedy)
-    return Bounds(given.silence_ms, given.lag_ms, given.heal_ms, given.ack_ms, require=require)
+    return Bounds(**{name: getattr(given, name) for name in OPTIONS}, require=require)
 
 
 def run(session: SparkSession, given: argparse.Namespace) -> int:

@@ -12,31 +12,28 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 from rich.console import Console
 from rich.table import Table
 
-from chaos.checker import Bounds, check, verdict
+from chaos.checker import Bounds
 from chaos.cluster import SERVER
 from chaos.launcher import HERE
 from chaos.processes import Program
-from chaos.runner import RUN_FILE, start_run
+from chaos.runner import start_run
+from tests.chaos.judging import Judged, judge, judge_by_spark
 from tests.chaos.mutant_server import SERVER_MUTANTS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MINUTES = 0.4
 AT_ONCE = 2
 # What is checked here is safety; how long a machine under test is silent says nothing of it. One
 # aimed fault does not make all that a long run must have seen.
-PATIENT = {"silence_ms": 20_000, "lag_ms": 20_000, "ack_ms": 4000}
-HAPPENED = ("takeover", "resume")
+BOUNDS = Bounds(
+    silence_ms=20_000, lag_ms=20_000, ack_ms=4000, require=("takeover", "resume")
+)  # fmt: skip
 NONE = "none"
 WIDE = 160  # columns of the table at least
 
@@ -54,17 +51,11 @@ class Case(msgspec.Struct, frozen=True):
         return f"{self.mutant}-{self.scenario}"
 
 
-class Judged(msgspec.Struct, frozen=True):
-    """What a checker says of a trace."""
-
-    verdict: str
-    checks: list[str]
-
-    def convicts(self, case: Case) -> bool:
-        """Whether a mutant is caught as it must be, or the server is found without fault."""
-        if case.mutant == NONE:
-            return self.verdict == "valid"
-        return self.verdict == "invalid" and case.check in self.checks
+def convicts(judged: Judged, case: Case) -> bool:
+    """Whether a mutant is caught as it must be, or the server is found without fault."""
+    if case.mutant == NONE:
+        return judged.verdict == "valid"
+    return judged.verdict == "invalid" and case.check in judged.checks
 
 
 def cases_of(mutants: list[str]) -> list[Case]:
@@ -107,50 +98,13 @@ def run_case(mutant: str, scenario: str, seed: int, out: Path) -> None:
 # ---- judging -------------------------------------------------------------------------------------
 
 
-def judge(traces: Path) -> Judged:
-    """What the quick checker says."""
-    rows = [
-        msgspec.json.decode(line)
-        for path in sorted(traces.glob("*.jsonl"))
-        for line in path.read_bytes().splitlines()
-    ]
-    found = check(rows, Bounds(**PATIENT, require=HAPPENED))
-    return Judged(verdict(found), sorted({violation.check for violation in found}))
-
-
-def judge_by_spark(session: SparkSession, traces: list[Path]) -> list[Judged]:
-    """What Spark says of each, all of them in one frame."""
-    from spark.bounds import Bounds as SparkBounds
-    from spark.checks import all_violations
-    from spark.missing import missing_processes
-    from spark.prepared import Prepared
-    from spark.reading import read_trace
-    from spark.summary import verdict_of
-
-    runs = [msgspec.json.decode((t.parent / RUN_FILE).read_bytes())["run"] for t in traces]
-    readings = [read_trace(session, str(each)) for each in traces]
-    rows = reduce(type(readings[0].rows).unionByName, (reading.rows for reading in readings))
-    prepared = Prepared(rows, SparkBounds(**PATIENT, require=HAPPENED))
-    fired: dict[str, set[str]] = {run: set() for run in runs}
-    for row in all_violations(prepared).select("run", "check").distinct().collect():
-        fired[row["run"]].add(row["check"])
-    missing = missing_processes(prepared)
-    prepared.release()
-    judged = []
-    for run, reading in zip(runs, readings, strict=True):
-        reading.release()
-        lost = [fault for fault in missing if fault.file == f"run {run}"]
-        judged.append(Judged(verdict_of(fired[run], reading.faults + lost), sorted(fired[run])))
-    return judged
-
-
 def judge_all(traces: list[Path]) -> tuple[list[Judged], list[Judged]]:
     """What both checkers say of each."""
     from spark.session import local_session
 
     session = local_session(cores="2")
     try:
-        return [judge(each) for each in traces], judge_by_spark(session, traces)
+        return judge(traces, BOUNDS), judge_by_spark(session, traces, BOUNDS)
     finally:
         session.stop()
 
@@ -160,7 +114,7 @@ def show(cases: list[Case], quick: list[Judged], spark: list[Judged]) -> bool:
     table = Table("server", "without the rule", "scenario", "verdict", "checks that fired", "")
     good = True
     for case, one, other in zip(cases, quick, spark, strict=True):
-        right = one.convicts(case) and one == other
+        right = convicts(one, case) and one == other
         good = good and right
         rule = SERVER_MUTANTS[case.mutant].replaced.rule if case.mutant != NONE else "-"
         checks = ", ".join(f"[bold]{c}[/]" if c == case.check else c for c in one.checks)

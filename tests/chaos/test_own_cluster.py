@@ -21,7 +21,9 @@ from tests.chaos.guide import block
 
 PATIENCE = 150.0
 # Safety is checked here: how long a machine under test is silent says nothing of it.
-BOUNDS = Bounds(20_000, 20_000, 30_000, 20_000, require=("takeover", "sync", "gap", "resume"))
+BOUNDS = Bounds(
+    silence_ms=20_000, lag_ms=20_000, ack_ms=4000, require=("takeover", "sync", "gap", "resume")
+)  # fmt: skip
 
 
 class Example:

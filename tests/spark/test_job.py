@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.__main__ import main
+from spark.bounds import HAPPENINGS, Bounds
 from spark.faults import TraceError
 from spark.job import add_arguments, run
 from spark.reading import read_trace
@@ -36,6 +37,7 @@ def test_a_good_trace_is_valid_and_reported(session: SparkSession, tmp_path: Pat
     assert told["counts"]["acked"] == told["counts"]["published"] > 0
     assert told["outcomes"] == {"fresh": 2, "gap": 1, "reset": 1, "resumed": 1}
     assert set(told["latencies"]["publish to ack"]) == {"before", "during", "after"}
+    assert told["bounds"] == {**vars(Bounds()), "require": list(HAPPENINGS)}
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<svg" in page
     assert "--scenario good --seed 7" in page
@@ -46,9 +48,12 @@ def test_a_good_trace_is_valid_and_reported(session: SparkSession, tmp_path: Pat
 def test_a_bad_trace_is_invalid(
     session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A violation ends with 1 and names a witness."""
+    """A violation ends with 1 and names a witness; what was asked for is what it is judged by."""
     traces = write(tmp_path / "traces", renumbered(delivery_lost(good_trace("bad"))))
-    assert check(session, str(traces), "--report", str(tmp_path / "out")) == 1
+    bounds = ["--heal-ms", "9000", "--ack-ms", "1999"]
+    assert check(session, str(traces), "--report", str(tmp_path / "out"), *bounds) == 1
+    judged = json.loads((tmp_path / "out" / "report.json").read_text())["bounds"]
+    assert judged == {**vars(Bounds(heal_ms=9000, ack_ms=1999)), "require": list(HAPPENINGS)}
     assert "NO_GAP (1) in bad: s/a expected 4, got 5" in capsys.readouterr().out
     assert "s/a expected 4, got 5" in (tmp_path / "out" / "report.html").read_text()
 

@@ -14,20 +14,14 @@ from spark.checks import all_violations
 from spark.job import add_arguments, run
 from spark.prepared import Prepared
 from spark.schemas import TRACE
+from tests.chaos.judging import rows_of
 from tests.spark.conftest import RealRun
-from tests.spark.good_trace import Row
 from tests.spark.real_mutants import mutants_of
 
 # What is checked here is safety, and that the cluster heals: other tests use the machine meanwhile.
 # A repeated publication needs a connection that breaks between a commit and its answer.
 GENEROUS = {"silence_ms": 10_000, "lag_ms": 10_000, "ack_ms": 4000}
 REQUIRED = ("takeover", "sync", "gap", "resume")
-
-
-def rows_of(traces: Path) -> list[Row]:
-    """All rows of a run."""
-    files = sorted(traces.glob("*.jsonl"))
-    return [msgspec.json.decode(line) for f in files for line in f.read_bytes().splitlines()]
 
 
 def test_a_broken_cluster_kept_every_promise(real_run: RealRun, session: SparkSession) -> None:

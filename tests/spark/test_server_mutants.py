@@ -9,8 +9,9 @@ import trio
 from pyspark.sql import SparkSession
 
 from chaos.network import NamespaceNetwork, open_network
+from tests.chaos.judging import judge, judge_by_spark
 from tests.chaos.mutant_server import REQUIRED
-from tests.chaos.server_mutants import NONE, cases_of, judge, judge_by_spark, run_all
+from tests.chaos.server_mutants import BOUNDS, NONE, cases_of, convicts, run_all
 
 SEED = 1
 
@@ -26,9 +27,9 @@ def test_broken_servers_are_caught_and_the_server_is_not(
     cases = cases_of(list(REQUIRED))
     codes = trio.run(run_all, cases, tmp_path, SEED)
     traces = [tmp_path / case.name / "traces" for case in cases]
-    judged = {case: judge(each) for case, each in zip(cases, traces, strict=True)}
-    for case in cases:
+    judged = judge(traces, BOUNDS)
+    for case, said in zip(cases, judged, strict=True):
         log = (tmp_path / f"{case.name}.log").read_text()[-2000:]
         assert case.mutant != NONE or codes[case.name] == 0, log
-        assert judged[case].convicts(case), f"{case.name}: {judged[case]}\n{log}"
-    assert judge_by_spark(session, traces) == list(judged.values())
+        assert convicts(said, case), f"{case.name}: {said}\n{log}"
+    assert judge_by_spark(session, traces, BOUNDS) == judged
