@@ -25,20 +25,26 @@ class Kind(msgspec.Struct, frozen=True):
     needs: Need = ""
     forgets: bool = False  # whether a member loses its memory
     drawn: bool = True  # whether chance may choose it
+    awaits: bool = False  # a member that starts, which ZooKeeper must let in
 
     @property
     def harms_member(self) -> bool:
         """Whether it counts among the failures that a cluster survives a number of."""
         return self.target in ("member", "|", ">", "all")
 
+    @property
+    def harms_zookeeper(self) -> bool:
+        """Whether nobody can be let in meanwhile."""
+        return self.target in ("leader", "ensemble")
+
 
 KINDS: dict[str, Kind] = {
     "kill-quick": Kind("kill -9, back before the session ends", "member", 0.2, 1.5, forgets=True),
     "kill-long": Kind("kill -9, back after the session has ended", "member", 5.0, 8.0, forgets=True),
-    "kill-recovering": Kind("kill -9, and again while it recovers", "member", 3.0, 6.0, "namespaces", forgets=True),
+    "kill-recovering": Kind("kill -9, and again while it recovers", "member", 3.0, 6.0, "namespaces", forgets=True, awaits=True),
     "pause": Kind("SIGSTOP, SIGCONT", "member", 0.5, 8.0),
     "sleepwalk": Kind("frozen until replaced, wakes deaf, dies", "member", 3.0, 4.0, "namespaces", forgets=True),
-    "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, "namespaces", forgets=True),
+    "zombie": Kind("a paused process wakes beside its replacement", "member", 7.0, 9.0, "namespaces", forgets=True, awaits=True),
     "starve": Kind("the process gets a tenth of a processor", "member", 2.0, 8.0),
     "reset": Kind("all its connections are reset, again and again", "member", 1.0, 4.0, "root"),
     "cut": Kind("reaches nobody, is reached by nobody", "member", 1.0, 8.0, "namespaces"),

@@ -5,6 +5,7 @@ Pure: the same arguments give the same plan, on every machine. Invariants of a p
 - a quarter of the time is quiet: faults begin and end within storms, each storm is the middle three
   quarters of a cycle, so a run begins and ends quietly and everything is healed at its end;
 - at most `survive` members are harmed at the same time by faults that are not aimed;
+- ZooKeeper is not taken away by chance while another fault waits for a member that starts;
 - each target exists: members, pairs of them, or a role that is looked up when the fault begins.
 """
 
@@ -130,7 +131,11 @@ def _drawn(
     faults: list[Fault] = []
     for kinds in [on_members] * scenario.survive + [others]:
         at = begin + round(random.uniform(0, 2000))
-        while fitting := [(n, k) for n, k in kinds if at + k.shortest * 1000 <= end]:
+        while fitting := [
+            (n, k)
+            for n, k in kinds
+            if at + k.shortest * 1000 <= end and not _shuts_out(k, at, faults)
+        ]:
             least = min(used[name] for name, _ in fitting)
             name, kind = random.choice([each for each in fitting if used[each[0]] == least])
             lasting = round(random.uniform(kind.shortest, kind.longest) * 1000)
@@ -142,6 +147,14 @@ def _drawn(
                 faults.append(Fault("", name, target, at, lasting))
             at += lasting + round(random.uniform(500, 3000)) + (RETURN if kind.forgets else 0)
     return faults
+
+
+def _shuts_out(kind: Kind, at: int, faults: list[Fault]) -> bool:
+    """Whether ZooKeeper could be away while another fault waits for a member that starts."""
+    until = at + round(kind.longest * 1000) + RETURN
+    return kind.harms_zookeeper and any(
+        KINDS[f.kind].awaits and at < f.end_ms + RETURN and f.at_ms < until for f in faults
+    )
 
 
 def _target(kind: Kind, random: Random, free: list[str]) -> str:

@@ -94,6 +94,17 @@ def test_a_member_that_forgot_has_time_to_return(plan: Plan) -> None:
 
 
 @given(plans)
+def test_zookeeper_is_there_for_faults_that_wait_for_a_start(plan: Plan) -> None:
+    """A fault whose moment never comes did not happen, and such a run proves nothing."""
+    if SCENARIOS[plan.scenario].steps:
+        return
+    waiting = [fault for fault in plan.faults if KINDS[fault.kind].awaits]
+    for away in (fault for fault in plan.faults if KINDS[fault.kind].harms_zookeeper):
+        for fault in waiting:
+            assert away.end_ms + RETURN <= fault.at_ms or fault.end_ms + RETURN <= away.at_ms
+
+
+@given(plans)
 def test_loss_is_accepted_only_on_purpose(plan: Plan) -> None:
     """Chance never draws what needs an operator, and a plan says what its scenario requires."""
     scenario = SCENARIOS[plan.scenario]

@@ -51,7 +51,7 @@ def started_run(
         yield None
         return
     out = tmp_path_factory.mktemp("chaos") / "run"
-    words = ["--scenario", "random", "--minutes", "1", "--seed", "7", "--out", str(out)]
+    words = ["--scenario", "random", "--minutes", "1", "--seed", "100", "--out", str(out)]
     with out.with_suffix(".log").open("wb") as log:
         program = subprocess.Popen(
             [sys.executable, "-m", "chaos", "run", *words],
