@@ -172,14 +172,9 @@ def live(ledger: Ledger) -> Iterator[Violation]:
 
 def _unhealed(ledger: Ledger) -> Iterator[Violation]:
     """All members were seen to be well, but late after the last fault."""
-    healed = [r["t_wall"] for r in ledger.of("phase") if extra(r, "phase") == "healed"]
-    over = [row["t_wall"] for row in ledger.of("fault_off")]
-    if healed and over:
-        took = (min(healed) - max(over)) // 1000
-        if took > ledger.bounds.heal_ms:
-            yield Violation(
-                ledger.run, "LIVE", None, None, f"healed {took} ms after the last fault"
-            )
+    took = max((number(row, "took_ms") or 0 for row in ledger.of("phase")), default=0)
+    if took > ledger.bounds.heal_ms:
+        yield Violation(ledger.run, "LIVE", None, None, f"healed {took} ms after the last fault")
 
 
 def _not_normal(ledger: Ledger) -> Iterator[Violation]:

@@ -170,6 +170,7 @@ class _Run:
         self.workload: Program
         self._told = trio.Event()
         self._last_fault = 0.0  # when it was taken back
+        self._healing = 0.0  # seconds from then until all members were well
 
     async def carry_out(self) -> Outcome:
         """Everything between a cluster that is NORMAL and the last read."""
@@ -193,7 +194,7 @@ class _Run:
             await self._break_and_quiet(began)
             self.workload.signal(signal.SIGUSR2)
             await self.cluster.wait_normal()
-            self._enter("healed")
+            self._enter("healed", took_ms=round(self._healing * 1000))
             await trio.sleep_until(self._last_fault + CALM)
             await self._end_workload()
             self._revive()
@@ -202,11 +203,14 @@ class _Run:
     # ---- faults --------------------------------------------------------------------------------
 
     async def _break_and_quiet(self, began: float) -> None:
-        """All storms and faults in time; ends when the last fault is taken back."""
+        """All storms and faults in time; ends when the last fault is taken back and healed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._phases, began)
-            for fault in self.plan.faults:
-                nursery.start_soon(self._at, began, fault)
+            async with trio.open_nursery() as faults:
+                for fault in self.plan.faults:
+                    faults.start_soon(self._at, began, fault)
+            await self.cluster.wait_normal()
+            self._healing = trio.current_time() - self._last_fault
 
     async def _at(self, began: float, fault: Fault) -> None:
         await trio.sleep_until(began + fault.at_ms / 1000)
@@ -222,9 +226,9 @@ class _Run:
             self._enter("quiet")
         await trio.sleep_until(began + self.plan.length_ms / 1000)
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: str, **more: int) -> None:
         self.phase = phase
-        note(self.trace, "phase", {"phase": phase})
+        note(self.trace, "phase", {"phase": phase, **more})
 
     # ---- the workload --------------------------------------------------------------------------
 

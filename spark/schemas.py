@@ -84,6 +84,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "run": ("faults", "groups"),
     "boot": ("copies", "sample", "max_messages", "max_age_ms"),
     **dict.fromkeys(("open", "normal"), ("floor",)),
+    "phase": ("took_ms",),
     "window": ("head",),
     "sub_status": ("asked", "first", "missed"),
     "final_head": ("first",),

@@ -60,9 +60,9 @@ class Cluster:
         self.rows.append(base)
         return base
 
-    def phase(self, name: str) -> None:
+    def phase(self, name: str, **more: int) -> None:
         """A phase begins."""
-        self.write("runner", "phase", {"phase": name})
+        self.write("runner", "phase", {"phase": name, **more})
 
     # ---- members -------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ def good_trace(run: str, quiet: int = 5, away: int = 7) -> list[Row]:
     _storm(cluster, kill)
     cluster.write("nemesis", "fault_off", kill)
     cluster.crash_and_return("m1")
-    cluster.phase("healed")
+    cluster.phase("healed", took_ms=9999)
     cluster.disconnect("/a")
     cluster.publish("/a", away)
     cluster.resume("/a")
