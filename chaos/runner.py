@@ -193,7 +193,6 @@ class _Run:
             nursery.start_soon(self._watch, began)
             await self._break_and_quiet(began)
             self.workload.signal(signal.SIGUSR2)
-            await self.cluster.wait_normal()
             self._enter("healed", took_ms=round(self._healing * 1000))
             await trio.sleep_until(self._last_fault + CALM)
             await self._end_workload()
@@ -203,7 +202,7 @@ class _Run:
     # ---- faults --------------------------------------------------------------------------------
 
     async def _break_and_quiet(self, began: float) -> None:
-        """All storms and faults in time; ends when the last fault is taken back and healed."""
+        """All storms and faults in time; ends when the plan is over and all members are well."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._phases, began)
             async with trio.open_nursery() as faults:

@@ -11,8 +11,8 @@ told to the other side by a Goodbye and logged once on both.
 A link may hang long after a cut has healed, as TCP repeats what was lost after ever longer pauses,
 on each connection by itself. So when nothing came for S/8 over one of its two, the side that dials
 dials anew beside it: the new link takes its place, unless the old one is heard meanwhile. One that
-is silent for S/2 is broken, by either side. Whenever something is said by control,
-something is said by data too: an empty frame, if there is nothing else.
+is silent for S/2 is broken, by either side. Whenever something is said by control, something is
+said by data too: an empty frame, if there is nothing else.
 
 Flow control: at most `WINDOW` bytes of the data connection are unprocessed at the peer; it says
 by Credit how far it is. Received frames need no queue bound of their own: each reader hands over
